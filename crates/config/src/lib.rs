@@ -1,0 +1,1 @@
+//! What users wrote: kinds, strict parsing, diagnostics and the store.

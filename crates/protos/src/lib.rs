@@ -1,0 +1,1 @@
+//! Envoy's API as Rust types and descriptors, generated at build time.

@@ -1,0 +1,1 @@
+//! Where objects come from: directories of YAML, and later Kubernetes and MCP.

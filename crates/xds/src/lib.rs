@@ -1,0 +1,1 @@
+//! The wire: discovery sessions, subscriptions, nonces and flow control; bodies are opaque.
