@@ -1,0 +1,2 @@
+//! Protobuf JSON for messages known only by name.
+
