@@ -1,0 +1,249 @@
+//! Listeners and what happens on a connection.
+
+use crate::endpoint::Address;
+use crate::tls::DownstreamTls;
+use crate::{ClusterName, Millis, RouteTable, Text, VirtualHost};
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Listener {
+    /// Its name.
+    pub name: Text,
+    /// Where it listens.
+    pub address: Address,
+    /// Further addresses.
+    pub additional: Vec<Address>,
+    /// Which way traffic flows.
+    pub direction: Direction,
+    /// It is bound to its port; else it only takes connections handed over by the listener that intercepts.
+    pub bind: bool,
+    /// Connections are handed to the listener of their original destination.
+    pub use_original_dst: bool,
+    /// Source addresses are kept (TPROXY).
+    pub transparent: bool,
+    /// What is inspected before a chain is chosen.
+    pub inspect: Inspect,
+    /// Connections that match none of the inspectors in time go on.
+    pub continue_on_timeout: bool,
+    /// Time for the inspectors; `None` leaves the default.
+    pub inspect_timeout: Option<Millis>,
+    /// Chains; the most specific match wins.
+    pub chains: Vec<Chain>,
+    /// The chain for what matches none.
+    pub default_chain: Option<Chain>,
+    /// Accept one connection per event.
+    pub one_accept_per_event: bool,
+}
+
+/// Which way traffic flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// To the application.
+    Inbound,
+    /// From the application, or through a gateway.
+    Outbound,
+}
+
+/// What is inspected before a chain is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Inspect {
+    /// The original destination is restored.
+    pub original_dst: bool,
+    /// The original source is kept (TPROXY).
+    pub original_src: bool,
+    /// A PROXY header is read.
+    pub proxy_protocol: bool,
+    /// TLS, except on these destination ports.
+    pub tls: Option<Vec<u16>>,
+    /// HTTP, except on these destination ports.
+    pub http: Option<Vec<u16>>,
+}
+
+/// Filters for connections that match.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Chain {
+    /// Name; empty: none.
+    pub name: Text,
+    /// What it matches.
+    pub matches: ChainMatch,
+    /// An empty match is written out.
+    pub explicit_match: bool,
+    /// TLS it terminates.
+    pub tls: Option<DownstreamTls>,
+    /// What happens on a connection.
+    pub handler: Handler,
+    /// Peer metadata is exchanged first.
+    pub metadata_exchange: bool,
+    /// Time to finish the handshake.
+    pub connect_timeout: Option<Millis>,
+}
+
+/// What a chain matches; all conditions must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChainMatch {
+    /// Original destination port.
+    pub port: Option<u16>,
+    /// Destination networks, `address/length`.
+    pub networks: Vec<(Text, u8)>,
+    /// Server names.
+    pub server_names: Vec<Text>,
+    /// `tls` or `raw_buffer`.
+    pub transport: Option<Transport>,
+    /// ALPN.
+    pub alpn: Vec<Text>,
+}
+
+/// What the TLS inspector saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TLS.
+    Tls,
+    /// Not TLS.
+    Plain,
+}
+
+/// What happens on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Handler {
+    /// HTTP.
+    Http(Box<Http>),
+    /// Bytes.
+    Tcp(Tcp),
+}
+
+/// Byte streams.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tcp {
+    /// Statistics prefix.
+    pub stat_prefix: Text,
+    /// Destinations with weights; weights are meaningless with one.
+    pub to: Vec<(ClusterName, u32)>,
+    /// Idle timeout.
+    pub idle_timeout: Option<Millis>,
+    /// What the bytes are, where Envoy can count them.
+    pub codec: TcpCodec,
+    /// Which side's statistics are kept.
+    pub side: Side,
+    /// The server name is resolved when it comes; port of the upstream.
+    pub forward_by_sni: Option<DnsCache>,
+}
+
+/// Protocols Envoy can count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TcpCodec {
+    /// Opaque bytes.
+    #[default]
+    Raw,
+    /// MongoDB.
+    Mongo,
+    /// MySQL.
+    MySql,
+    /// Redis.
+    Redis,
+}
+
+/// A cache of names resolved on demand.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DnsCache {
+    /// Host pattern it serves.
+    pub host: Text,
+    /// Address families.
+    pub family: crate::cluster::DnsFamily,
+    /// Port of the upstream.
+    pub port: u16,
+}
+
+/// Which side of a call a proxy stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The caller's.
+    Client,
+    /// The callee's.
+    Server,
+    /// A gateway.
+    Gateway,
+}
+
+/// An HTTP connection manager.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Http {
+    /// Which side.
+    pub side: Side,
+    /// Statistics prefix, without the delimiter.
+    pub stat_prefix: Text,
+    /// Routes.
+    pub routes: Routes,
+    /// HTTP/2 is expected.
+    pub http2: bool,
+    /// gRPC-Web is bridged.
+    pub grpc_web: bool,
+    /// Names resolved on demand.
+    pub dns_caches: Vec<DnsCache>,
+    /// Who the proxy is, for tracing tags.
+    pub tracing: Tracing,
+    /// Paths are normalised before they are matched.
+    pub normalize_path: bool,
+    /// Adjacent slashes are merged.
+    pub merge_slashes: bool,
+    /// Escaped slashes.
+    pub escaped_slashes: EscapedSlashes,
+    /// The immediate client's address is the one to trust.
+    pub use_remote_address: Option<bool>,
+    /// What becomes of the client certificate header.
+    pub client_cert: ClientCert,
+    /// `Expect: 100-continue` is forwarded.
+    pub forward_continue: bool,
+    /// Server name in responses.
+    pub server_name: Option<Text>,
+    /// HTTP/1.0 is accepted.
+    pub http10: bool,
+    /// Server certificate SANs are needed for telemetry; kept for gateways.
+    pub sanitize: bool,
+}
+
+/// The client certificate header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientCert {
+    /// Removed (Envoy's default).
+    Sanitize,
+    /// Kept and ours appended.
+    AppendForward,
+    /// Replaced by ours.
+    SanitizeSet,
+}
+
+/// Escaped slashes in paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EscapedSlashes {
+    /// Left alone.
+    Keep,
+    /// Unescaped, and the request goes on.
+    Unescape,
+}
+
+/// Where the routes of an HTTP listener are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Routes {
+    /// Over RDS under this name.
+    Discovered(Text),
+    /// In the listener.
+    Inline(RouteTable, Vec<VirtualHost>),
+}
+
+/// Who the proxy is, for tracing tags.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tracing {
+    /// Canonical service.
+    pub service: Text,
+    /// Canonical revision.
+    pub revision: Text,
+    /// Namespace.
+    pub namespace: Text,
+    /// Cluster.
+    pub cluster: Text,
+    /// Mesh.
+    pub mesh: Text,
+    /// Share of requests traced, hundredths of a percent.
+    pub sampling: u32,
+}
+

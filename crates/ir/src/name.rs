@@ -1,0 +1,33 @@
+//! Names that several resources share.
+
+use std::sync::Arc;
+
+/// A string that is shared, not copied.
+pub type Text = Arc<str>;
+
+/// Which upstream a route or filter chain leads to. The emitter spells it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClusterName {
+    /// Whatever address the connection was meant for.
+    Passthrough,
+    /// Nowhere.
+    BlackHole,
+    /// The local application at the address the connection was meant for.
+    InboundPassthrough,
+    /// The same for IPv6.
+    InboundPassthroughV6,
+    /// The local application on a port.
+    Inbound {
+        /// Port of the application.
+        port: u16,
+    },
+    /// A service of the mesh.
+    Outbound {
+        /// Port of the service.
+        port: u16,
+        /// Subset, empty for the whole service.
+        subset: Text,
+        /// Host of the service.
+        host: Text,
+    },
+}
