@@ -1,1 +1,29 @@
 //! What the mesh means: services, workloads, endpoints and rules, kept as facts that change one by one.
+//!
+//! A [`World`] is derived from a configuration snapshot. It holds nothing that depends on who asks. Deriving the next
+//! world from the last one and the objects that changed costs what those objects feed, and reports the [`Fact`]s whose
+//! value changed; deriving it from nothing gives an equal world.
+#![deny(clippy::disallowed_methods)]
+
+pub mod endpoint;
+pub mod fact;
+pub mod host;
+pub mod protocol;
+pub mod reader;
+pub mod rules;
+pub mod service;
+pub mod workload;
+pub mod world;
+
+pub use endpoint::{Endpoint, EndpointHealth, Locality, ServiceEndpoints};
+pub use fact::Fact;
+pub use protocol::Protocol;
+pub use reader::Reader;
+pub use service::{ExportTo, Port, Registry, Resolution, Service, ServiceId};
+pub use workload::{Instance, Workload};
+pub use world::{Settings, World};
+
+/// A string that is shared, not copied.
+pub type Text = std::sync::Arc<str>;
+/// Labels.
+pub type Labels = std::collections::BTreeMap<Text, Text>;

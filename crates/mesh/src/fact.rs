@@ -1,0 +1,37 @@
+//! The units of change.
+
+use crate::{ServiceId, Text};
+
+/// Something lowering can read of a [`World`](crate::World). A change reports the facts whose *value* changed; a piece
+/// that read none of them is up to date.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fact {
+    /// Mesh configuration, networks and settings.
+    Mesh,
+    /// Which services exist, in which order, with which ports and visibility: the list, not their other contents.
+    Services,
+    /// One service.
+    Service(ServiceId),
+    /// Services that have this port, in order.
+    Port(u16),
+    /// Services of this host name.
+    Host(Text),
+    /// The endpoints of a service.
+    Endpoints(ServiceId),
+    /// The identities its endpoints run as.
+    Identities(ServiceId),
+    /// Destination rules written for exactly this host (which may be a wildcard).
+    DestinationRules(Text),
+    /// Virtual services for the mesh written for exactly this host (which may be a wildcard).
+    VirtualServices(Text),
+    /// Which hosts have virtual services for the mesh.
+    VirtualServiceHosts,
+    /// Virtual services bound to a gateway, `namespace/name`.
+    GatewayVirtualServices(Text),
+    /// All Gateways.
+    Gateways,
+    /// Sidecar objects of a namespace.
+    Sidecars(Text),
+    /// The workload at an address.
+    Workload(Text),
+}

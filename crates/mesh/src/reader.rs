@@ -1,0 +1,152 @@
+//! The only way lowering reads a world: every read is recorded.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pilotfish_config::mesh::MeshConfig;
+use pilotfish_config::{Diagnostic, ObjectKey};
+
+use crate::rules::Ranked;
+use crate::{Fact, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World};
+
+/// Reads a [`World`] and remembers what was read: the facts (so that a change of one marks the reader's product as
+/// stale) and the objects (its provenance). Neither can be forgotten by the code that lowers.
+#[derive(Debug)]
+pub struct Reader<'w> {
+    world: &'w World,
+    record: RefCell<Record>,
+}
+
+/// What a [`Reader`] remembers.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// Facts read.
+    pub facts: BTreeSet<Fact>,
+    /// Objects read.
+    pub sources: BTreeSet<ObjectKey>,
+    /// Problems found.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl<'w> Reader<'w> {
+    /// A reader with nothing recorded.
+    pub fn new(world: &'w World) -> Self {
+        Self {
+            world,
+            record: RefCell::default(),
+        }
+    }
+
+    /// What was read.
+    pub fn into_record(self) -> Record {
+        self.record.into_inner()
+    }
+
+    fn note(&self, fact: Fact) {
+        self.record.borrow_mut().facts.insert(fact);
+    }
+
+    /// Says that the product was made from this object.
+    pub fn uses(&self, object: &ObjectKey) {
+        self.record.borrow_mut().sources.insert(object.clone());
+    }
+
+    /// Reports a problem with an object; the product is made without it.
+    pub fn report(&self, diagnostic: Diagnostic) {
+        self.record.borrow_mut().diagnostics.push(diagnostic);
+    }
+
+    /// Mesh configuration.
+    pub fn mesh(&self) -> &'w MeshConfig {
+        self.note(Fact::Mesh);
+        &self.world.mesh
+    }
+
+    /// Settings of the control plane.
+    pub fn settings(&self) -> &'w Settings {
+        self.note(Fact::Mesh);
+        &self.world.settings
+    }
+
+    /// All services, oldest first. Read their list attributes (id, ports, visibility) here; anything else through
+    /// [`Reader::service`], which records it.
+    pub fn services(&self) -> &'w [Arc<Service>] {
+        self.note(Fact::Services);
+        &self.world.ordered
+    }
+
+    /// One service.
+    pub fn service(&self, id: &ServiceId) -> Option<&'w Arc<Service>> {
+        self.note(Fact::Service(id.clone()));
+        let service = self.world.services.get(id)?;
+        self.uses(&service.source);
+        Some(service)
+    }
+
+    /// Services of a host, oldest first.
+    pub fn services_of_host(&self, host: &str) -> &'w [ServiceId] {
+        self.note(Fact::Host(Text::from(host)));
+        self.world.by_host.get(host).map_or(&[], |v| v.as_slice())
+    }
+
+    /// Services that have a port, oldest first.
+    pub fn services_on_port(&self, port: u16) -> &'w [ServiceId] {
+        self.note(Fact::Port(port));
+        self.world.by_port.get(&port).map_or(&[], |v| v.as_slice())
+    }
+
+    /// Endpoints of a service.
+    pub fn endpoints(&self, id: &ServiceId) -> Option<&'w Arc<ServiceEndpoints>> {
+        self.note(Fact::Endpoints(id.clone()));
+        self.world.endpoints.get(id)
+    }
+
+    /// Identities that endpoints of a service run as, sorted.
+    pub fn identities(&self, id: &ServiceId) -> &'w [Text] {
+        self.note(Fact::Identities(id.clone()));
+        self.world.identities.get(id).map_or(&[], |v| v.as_slice())
+    }
+
+    /// Destination rules written for exactly this host.
+    pub fn destination_rules(&self, host: &Text) -> Option<&'w Ranked> {
+        self.note(Fact::DestinationRules(host.clone()));
+        self.world.destination_rules.get(host)
+    }
+
+    /// Virtual services of the mesh written for exactly this host.
+    pub fn virtual_services(&self, host: &Text) -> Option<&'w Ranked> {
+        self.note(Fact::VirtualServices(host.clone()));
+        self.world.virtual_services.get(host)
+    }
+
+    /// Hosts that have virtual services of the mesh.
+    pub fn virtual_service_hosts(&self) -> impl Iterator<Item = &'w Text> {
+        self.note(Fact::VirtualServiceHosts);
+        self.world.virtual_services.keys()
+    }
+
+    /// Virtual services bound to a gateway, `namespace/name`.
+    pub fn gateway_virtual_services(&self, gateway: &Text) -> Option<&'w Ranked> {
+        self.note(Fact::GatewayVirtualServices(gateway.clone()));
+        self.world.gateway_virtual_services.get(gateway)
+    }
+
+    /// All Gateways, oldest first.
+    pub fn gateways(&self) -> &'w Ranked {
+        self.note(Fact::Gateways);
+        &self.world.gateways
+    }
+
+    /// Sidecar objects of a namespace, oldest first.
+    pub fn sidecars(&self, namespace: &str) -> Option<&'w Ranked> {
+        self.note(Fact::Sidecars(Text::from(namespace)));
+        self.world.sidecars.get(namespace)
+    }
+
+    /// The workload at an address.
+    pub fn workload(&self, address: &str) -> Option<&'w Arc<Workload>> {
+        self.note(Fact::Workload(Text::from(address)));
+        self.world.workloads.get(address)
+    }
+}

@@ -1,0 +1,151 @@
+//! Services, whoever declared them.
+
+use std::collections::BTreeSet;
+
+use pilotfish_config::ObjectKey;
+
+use crate::{Labels, Protocol, Text};
+
+/// Identity of a service: one host may be declared in several namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId {
+    /// Host name.
+    pub host: Text,
+    /// Namespace it was declared in.
+    pub namespace: Text,
+}
+
+/// Who declared a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Registry {
+    /// A Kubernetes Service.
+    Kubernetes,
+    /// A ServiceEntry.
+    External,
+}
+
+/// How a client finds an endpoint of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resolution {
+    /// It is told the endpoints.
+    ClientSide,
+    /// It resolves names and uses all answers.
+    Dns,
+    /// It resolves a name and uses the first answer.
+    DnsRoundRobin,
+    /// It uses the address the application chose.
+    Passthrough,
+    /// It resolves the name in the request.
+    DynamicDns,
+    /// The service is another name of [`Service::alias_of`].
+    Alias,
+}
+
+/// Who may see an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExportTo {
+    /// Everybody.
+    Public,
+    /// Its own namespace.
+    Private,
+    /// Nobody.
+    None,
+    /// These namespaces (`.` already replaced).
+    Namespaces(BTreeSet<Text>),
+}
+
+impl ExportTo {
+    /// Whether a proxy in `namespace` may see an object declared in `owner`.
+    pub fn visible(&self, namespace: &str, owner: &str) -> bool {
+        match self {
+            Self::Public => true,
+            Self::Private => namespace == owner,
+            Self::None => false,
+            Self::Namespaces(set) => set.iter().any(|n| &**n == namespace),
+        }
+    }
+}
+
+/// A port of a service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// Name, unique in the service; may be empty.
+    pub name: Text,
+    /// Number clients use.
+    pub number: u16,
+    /// What it speaks.
+    pub protocol: Protocol,
+}
+
+/// Where clients should prefer to send traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TrafficDistribution {
+    /// Anywhere.
+    #[default]
+    Any,
+    /// The closest: network, region, zone, subzone.
+    PreferClose,
+    /// The same zone.
+    PreferSameZone,
+    /// The same node.
+    PreferSameNode,
+}
+
+/// A service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Identity.
+    pub id: ServiceId,
+    /// Short name for telemetry: the Kubernetes name, or the host of a ServiceEntry.
+    pub name: Text,
+    /// Who declared it.
+    pub registry: Registry,
+    /// The object it comes from.
+    pub source: ObjectKey,
+    /// Creation time in unix seconds; 0 if unknown. Older wins.
+    pub created: i64,
+    /// How endpoints are found.
+    pub resolution: Resolution,
+    /// It is outside the mesh: no mutual TLS, telemetry says external.
+    pub mesh_external: bool,
+    /// Virtual addresses as declared: IPs or CIDRs, first is the main one; empty for headless.
+    pub addresses: Vec<Text>,
+    /// Addresses allocated by the control plane (IPv4 then IPv6), used where DNS is captured.
+    pub auto_addresses: Vec<Text>,
+    /// Ports.
+    pub ports: Vec<Port>,
+    /// Who may see it.
+    pub export_to: ExportTo,
+    /// Labels of the declaring object.
+    pub labels: Labels,
+    /// Which workloads it selects; `None`: no selector.
+    pub selector: Option<Labels>,
+    /// Host it is an alias of (ExternalName to a host of the mesh).
+    pub alias_of: Option<Text>,
+    /// Hosts that are aliases of this service.
+    pub aliases: Vec<ServiceId>,
+    /// DNS name of an ExternalName service.
+    pub external_name: Option<Text>,
+    /// Identities the user says its endpoints have.
+    pub subject_alt_names: Vec<Text>,
+    /// Endpoints get traffic before they are ready.
+    pub publish_not_ready: bool,
+    /// Sticky to the client's address.
+    pub client_ip_affinity: bool,
+    /// Only endpoints on the client's node are used.
+    pub node_local: bool,
+    /// Preference for near endpoints.
+    pub traffic_distribution: TrafficDistribution,
+}
+
+impl Service {
+    /// The port with this number.
+    pub fn port(&self, number: u16) -> Option<&Port> {
+        self.ports.iter().find(|p| p.number == number)
+    }
+
+    /// A Kubernetes headless service.
+    pub fn is_headless(&self) -> bool {
+        self.registry == Registry::Kubernetes && self.resolution == Resolution::Passthrough
+    }
+}
