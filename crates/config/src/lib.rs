@@ -1,1 +1,29 @@
 //! What users wrote: kinds, strict parsing, diagnostics and the store.
+//!
+//! Pure: no files, clock or environment here. Text comes in through [`parse`], objects through [`Store::apply`], and
+//! everything downstream reads an immutable [`Snapshot`].
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod api;
+pub mod base64;
+pub mod core;
+pub mod diagnostic;
+pub mod duration;
+pub mod extensions;
+pub mod kind;
+pub mod mesh;
+pub mod networking;
+pub mod object;
+pub mod parse;
+pub mod security;
+pub mod selector;
+pub mod snapshot;
+pub mod store;
+pub mod telemetry;
+
+pub use diagnostic::{Diagnostic, Severity};
+pub use duration::Duration;
+pub use kind::Kind;
+pub use object::{Labels, Meta, Object, ObjectKey, Origin, OwnerRef, Spec, SpecOf};
+pub use snapshot::Snapshot;
+pub use store::{Applied, Change, SourceId, Store};
