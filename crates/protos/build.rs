@@ -1,15 +1,21 @@
 //! Generates Envoy's types and the descriptor pool from the descriptor set in the `envoy-types` package.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a build script reads files and the environment"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-use prost::Message;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{DecodeError, Message};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
-/// Path prefixes of the files to keep, relative to `envoy/` unless listed in `EXTENSIONS`. Imports come along.
+/// Path prefixes of the files to generate types from. Imports come along.
 const ROOTS: &[&str] = &[
     "envoy/admin/v3/",
     "envoy/config/",
@@ -136,34 +142,59 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in ["build.rs", "Cargo.toml", "proto"] {
         println!("cargo:rerun-if-changed={path}");
     }
-    let out = PathBuf::from(env::var("OUT_DIR")?);
 
-    let mut encoded = EncodedSet::decode(&*fs::read(envoy_types()?.join("src/generated/types.bin"))?)?;
-    encoded.file.extend(protox::compile(OURS, ["proto"])?.file.iter().filter(|f| OURS.contains(&f.name())).map(Message::encode_to_vec));
-    let files = encoded.file.iter().map(|bytes| FileDescriptorProto::decode(&**bytes)).collect::<Result<Vec<_>, _>>()?;
+    let mut encoded =
+        EncodedSet::decode(&*fs::read(envoy_types()?.join("src/generated/types.bin"))?)?;
+    let ours = protox::compile(OURS, ["proto"])?.file;
+    encoded.file.extend(
+        ours.iter()
+            .filter(|f| OURS.contains(&f.name()))
+            .map(Message::encode_to_vec),
+    );
+    for file in &mut encoded.file {
+        *file = without_source_info(file)?;
+    }
+    let pool = PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin");
+    fs::write(pool, encoded.encode_to_vec())?;
 
-    let keep = closure(&files);
-    let mut keep_file = files.iter().map(|f| keep.contains(f.name()));
-    encoded.file.retain(|_| keep_file.next() == Some(true));
-    fs::write(out.join("descriptors.bin"), encoded.encode_to_vec())?;
-
-    let file = files.into_iter().filter(|f| keep.contains(f.name())).collect();
+    let mut set = FileDescriptorSet::decode(&*encoded.encode_to_vec())?;
+    let keep = closure(&set.file);
+    set.file.retain(|f| keep.contains(f.name()));
     prost_build::Config::new()
         .bytes(["."])
         .btree_map(["."])
         .compile_well_known_types()
-        .disable_comments(["."])
         .enable_type_names()
         .type_name_domain(["."], "type.googleapis.com")
         .include_file("mod.rs")
-        .compile_fds(FileDescriptorSet { file })?;
+        .compile_fds(set)?;
     Ok(())
+}
+
+/// Drops the comments and positions, which are four fifths of a file's bytes.
+fn without_source_info(file: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    const SOURCE_CODE_INFO: u32 = 9;
+    let mut rest = file;
+    let mut out = Vec::new();
+    while !rest.is_empty() {
+        let field = rest;
+        let (tag, wire_type) = decode_key(&mut rest)?;
+        skip_field(wire_type, tag, &mut rest, DecodeContext::default())?;
+        if tag != SOURCE_CODE_INFO {
+            out.extend_from_slice(&field[..field.len() - rest.len()]);
+        }
+    }
+    Ok(out)
 }
 
 /// Names of the root files and of all they import.
 fn closure(files: &[FileDescriptorProto]) -> BTreeSet<String> {
     let by_name: BTreeMap<_, _> = files.iter().map(|f| (f.name(), f)).collect();
-    let mut todo: Vec<&str> = by_name.keys().copied().filter(|name| is_root(name)).collect();
+    let mut todo: Vec<&str> = by_name
+        .keys()
+        .copied()
+        .filter(|name| is_root(name))
+        .collect();
     let mut keep = BTreeSet::new();
     while let Some(name) = todo.pop() {
         if keep.insert(name.to_owned()) {
@@ -177,19 +208,26 @@ fn is_root(file: &str) -> bool {
     let starts = |prefixes: &[&str], name: &str| prefixes.iter().any(|p| name.starts_with(p));
     OURS.contains(&file)
         || starts(ROOTS, file)
-        || file.strip_prefix("envoy/extensions/").is_some_and(|name| starts(EXTENSIONS, name))
+        || file
+            .strip_prefix("envoy/extensions/")
+            .is_some_and(|name| starts(EXTENSIONS, name))
 }
 
 /// Where cargo unpacked the `envoy-types` package.
 fn envoy_types() -> Result<PathBuf, Box<dyn Error>> {
     let metadata = |mode: &[&str]| {
-        Command::new(env::var("CARGO")?).args(["metadata", "--format-version=1"]).args(mode).output().map_err(Box::<dyn Error>::from)
+        Command::new(env::var("CARGO")?)
+            .args(["metadata", "--format-version=1"])
+            .args(mode)
+            .output()
+            .map_err(Box::<dyn Error>::from)
     };
     let mut output = metadata(&["--offline"])?;
     if !output.status.success() {
         output = metadata(&[])?;
     }
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|_| String::from_utf8_lossy(&output.stderr))?;
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|_| String::from_utf8_lossy(&output.stderr))?;
     let manifest = json["packages"]
         .as_array()
         .and_then(|packages| packages.iter().find(|p| p["name"] == "envoy-types"))
