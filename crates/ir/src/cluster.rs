@@ -32,6 +32,8 @@ pub struct Cluster {
     pub metadata_exchange: bool,
     /// Source address of upstream connections (the inbound side marks its own connections this way).
     pub source_address: Option<Text>,
+    /// Source addresses of the other family (dual stack).
+    pub extra_source_addresses: Vec<Text>,
 }
 
 /// A service as telemetry names it.

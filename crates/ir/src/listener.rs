@@ -76,6 +76,8 @@ pub struct Chain {
     pub metadata_exchange: bool,
     /// Time to finish the handshake.
     pub connect_timeout: Option<Millis>,
+    /// Path of the object it came from, for telemetry.
+    pub origin: Option<Text>,
 }
 
 /// What a chain matches; all conditions must hold.
@@ -120,6 +122,10 @@ pub struct Tcp {
     pub to: Vec<(ClusterName, u32)>,
     /// Idle timeout.
     pub idle_timeout: Option<Millis>,
+    /// Longest life of a connection.
+    pub max_duration: Option<Millis>,
+    /// Consistent hashing hashes the source address.
+    pub hash_source_ip: bool,
     /// What the bytes are, where Envoy can count them.
     pub codec: TcpCodec,
     /// Which side's statistics are kept.
@@ -246,4 +252,3 @@ pub struct Tracing {
     /// Share of requests traced, hundredths of a percent.
     pub sampling: u32,
 }
-

@@ -58,6 +58,8 @@ pub struct RouteMatch {
     pub path: PathMatch,
     /// Path is compared without case.
     pub ignore_case: bool,
+    /// The rule about case is written out even where it is the default.
+    pub explicit_case: bool,
     /// Headers, pseudo-headers included.
     pub headers: Vec<HeaderMatch>,
     /// Query parameters.
@@ -67,7 +69,13 @@ pub struct RouteMatch {
 impl RouteMatch {
     /// Everything.
     pub fn any() -> Self {
-        Self { path: PathMatch::Prefix(Text::from("/")), ignore_case: false, headers: Vec::new(), query: Vec::new() }
+        Self {
+            path: PathMatch::Prefix(Text::from("/")),
+            ignore_case: false,
+            explicit_case: false,
+            headers: Vec::new(),
+            query: Vec::new(),
+        }
     }
 }
 
@@ -149,6 +157,8 @@ pub enum Body {
 pub struct Forward {
     /// Destinations with weights; weights are meaningless with one.
     pub to: Vec<WeightedCluster>,
+    /// Written as a split even if one destination is left of it.
+    pub split: bool,
     /// Time for the whole request; 0: none.
     pub timeout: Millis,
     /// Longest gRPC timeout a client may ask for; 0: what it asks for.
@@ -234,6 +244,8 @@ pub enum HashPolicy {
         path: Text,
         /// Lifetime; `None`: only used, never made.
         ttl: Option<Millis>,
+        /// Further attributes of a cookie that is made: name and value.
+        attributes: Vec<(Text, Text)>,
     },
     /// The source address.
     SourceIp,
