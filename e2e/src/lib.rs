@@ -1,1 +1,21 @@
-//! Harness of the end-to-end tests and the demo.
+//! Harness of the end-to-end tests and the demo: stock Envoys, real sockets, real interception.
+//!
+//! Everything happens on loopback or in network namespaces that the harness made itself. A namespace belongs to the
+//! process that made it, so tests do not see each other, and dropping a value undoes what its constructor did.
+
+pub mod admin;
+pub mod backend;
+pub mod client;
+pub mod config;
+pub mod control;
+pub mod envoy;
+pub mod fabric;
+pub mod http;
+pub mod intercept;
+pub mod net;
+pub mod netns;
+pub mod process;
+pub mod proxy;
+pub mod relay;
+pub mod tools;
+pub mod wait;

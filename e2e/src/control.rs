@@ -1,0 +1,168 @@
+//! The control plane under test.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::process::{Process, Start};
+use crate::tools;
+
+const START: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(10);
+
+/// Where it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// xDS in plain text.
+    pub grpc: u16,
+    /// `/ready`
+    pub http: u16,
+    /// `/metrics` and `/debug/`
+    pub monitoring: u16,
+}
+
+impl Ports {
+    /// istiod's.
+    pub const ISTIOD: Self = Self {
+        grpc: 15010,
+        http: 8080,
+        monitoring: 15014,
+    };
+
+    /// Three that are free now.
+    pub fn free(net: &Net) -> Result<Self> {
+        Ok(Self {
+            grpc: net.free_port()?,
+            http: net.free_port()?,
+            monitoring: net.free_port()?,
+        })
+    }
+}
+
+/// A running `pilotfish serve`. Dropping it kills it.
+#[derive(Debug)]
+pub struct ControlPlane {
+    process: Process,
+    net: Net,
+    address: IpAddr,
+    ports: Ports,
+    config: PathBuf,
+    logs: PathBuf,
+}
+
+impl ControlPlane {
+    /// Starts it on a directory and waits until it is ready.
+    pub fn start(
+        net: &Net,
+        address: impl Into<IpAddr>,
+        ports: Ports,
+        config: &Path,
+        logs: &Path,
+    ) -> Result<Self> {
+        let address = address.into();
+        let process = launch(net, address, ports, config, logs)?;
+        let mut this = Self {
+            process,
+            net: net.clone(),
+            address,
+            ports,
+            config: config.to_owned(),
+            logs: logs.to_owned(),
+        };
+        this.wait_ready()?;
+        Ok(this)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let (net, ready) = (
+            self.net.clone(),
+            SocketAddr::new(self.address, self.ports.http),
+        );
+        self.process.wait_for("control plane ready", START, || {
+            let response = Client::new(&net, ready, "pilotfish")
+                .get("/ready")
+                .context("GET /ready")?;
+            match response.status {
+                200 => Ok(()),
+                status => bail!("/ready answers {status}: {}", response.text().trim()),
+            }
+        })
+    }
+
+    /// Where proxies connect.
+    pub fn xds(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.ports.grpc)
+    }
+
+    /// Where the debug pages are.
+    pub fn monitoring(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.ports.monitoring)
+    }
+
+    /// A page of the monitoring port, as JSON.
+    pub fn page(&self, path: &str) -> Result<Value> {
+        let response = Client::new(&self.net, self.monitoring(), "pilotfish").get(path)?;
+        if response.status != 200 {
+            bail!("{path}: {} {}", response.status, response.text().trim());
+        }
+        serde_json::from_slice(&response.message.body).with_context(|| format!("JSON of {path}"))
+    }
+
+    /// Ends it as an operator would.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.process.stop(STOP)?;
+        if !status.success() {
+            bail!(
+                "the control plane ended with {status} on SIGTERM\n{}",
+                self.process.tail()
+            );
+        }
+        Ok(())
+    }
+
+    /// Starts it again at the same addresses.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = launch(
+            &self.net,
+            self.address,
+            self.ports,
+            &self.config,
+            &self.logs,
+        )?;
+        self.wait_ready()
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+fn launch(net: &Net, address: IpAddr, ports: Ports, config: &Path, logs: &Path) -> Result<Process> {
+    let at = |port: u16| SocketAddr::new(address, port).to_string();
+    let mut args = vec![
+        "serve".to_owned(),
+        "--config-dir".to_owned(),
+        config.display().to_string(),
+    ];
+    for (flag, port) in [
+        ("--grpc-addr", ports.grpc),
+        ("--http-addr", ports.http),
+        ("--monitoring-addr", ports.monitoring),
+    ] {
+        args.extend([flag.to_owned(), at(port)]);
+    }
+    Process::start(Start {
+        name: "pilotfish",
+        program: &tools::pilotfish()?,
+        args,
+        gid: None,
+        net,
+        logs,
+    })
+}
