@@ -1,1 +1,4 @@
-//! The wire: discovery sessions, subscriptions, nonces and flow control; bodies are opaque.
+//! The wire.
+pub mod frame;
+pub mod resource;
+pub mod type_url;
