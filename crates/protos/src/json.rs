@@ -55,10 +55,10 @@ pub fn any_to_json(type_url: &str, value: &[u8]) -> Result<Json, JsonError> {
 /// Encodes protobuf JSON as the message `full_name`. Takes lowerCamelCase and original field names, refuses unknown fields.
 /// Equal input gives equal bytes.
 pub fn from_json(full_name: &str, json: &Json) -> Result<Any, JsonError> {
-    let msg = DynamicMessage::deserialize(message_type(full_name)?, json)?;
+    let desc = message_type(full_name)?;
     Ok(Any {
-        type_url: format!("type.googleapis.com/{full_name}"),
-        value: encode(&msg).into(),
+        type_url: format!("type.googleapis.com/{}", desc.full_name()),
+        value: encode(&DynamicMessage::deserialize(desc, json)?).into(),
     })
 }
 
