@@ -17,13 +17,22 @@ pub struct Locality {
 }
 
 impl Locality {
-    /// From `region/zone/subzone`, or with dots between, as labels write it.
+    /// From `region/zone/subzone`; what follows is ignored.
     pub fn parse(s: &str) -> Self {
-        let mut parts = s.splitn(3, '/').map(Text::from);
+        let mut parts = s.split('/').map(Text::from);
         Self {
             region: parts.next().unwrap_or_default(),
             zone: parts.next().unwrap_or_default(),
             subzone: parts.next().unwrap_or_default(),
+        }
+    }
+
+    /// From the value of a label, which may not contain slashes and is then written with dots.
+    pub fn from_label(s: &str) -> Self {
+        if s.contains('/') {
+            Self::parse(s)
+        } else {
+            Self::parse(&s.replace('.', "/"))
         }
     }
 }
@@ -31,6 +40,8 @@ impl Locality {
 /// Health of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EndpointHealth {
+    /// Nobody says: endpoints of ServiceEntries and WorkloadEntries. Taken as healthy, but not written as such.
+    Unknown,
     /// Ready.
     Healthy,
     /// Not ready.
@@ -74,6 +85,27 @@ pub struct Endpoint {
     pub subdomain: Text,
     /// SPIFFE identity; empty: unknown.
     pub identity: Text,
+}
+
+/// Canonical name and revision of the workload behind an endpoint, for telemetry. The name is the first of the labels
+/// `service.istio.io/canonical-name`, `app.kubernetes.io/name` and `app`, else the workload's name; the revision the first
+/// of `service.istio.io/canonical-revision`, `app.kubernetes.io/version` and `version`, and empty for `latest` or none.
+pub fn canonical(endpoint: &Endpoint) -> (Text, Text) {
+    let first = |keys: [&str; 3]| keys.iter().find_map(|key| endpoint.labels.get(*key)).cloned();
+    let name = first([
+        "service.istio.io/canonical-name",
+        "app.kubernetes.io/name",
+        "app",
+    ]);
+    let revision = first([
+        "service.istio.io/canonical-revision",
+        "app.kubernetes.io/version",
+        "version",
+    ]);
+    (
+        name.unwrap_or_else(|| endpoint.workload.clone()),
+        revision.filter(|r| &**r != "latest").unwrap_or_default(),
+    )
 }
 
 /// Endpoints of a service by port name.

@@ -15,7 +15,7 @@ pub mod service;
 pub mod workload;
 pub mod world;
 
-pub use endpoint::{Endpoint, EndpointHealth, Locality, ServiceEndpoints};
+pub use endpoint::{Endpoint, EndpointHealth, Locality, ServiceEndpoints, canonical};
 pub use fact::Fact;
 pub use protocol::Protocol;
 pub use reader::Reader;

@@ -1,6 +1,6 @@
 //! Services, whoever declared them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pilotfish_config::ObjectKey;
 
@@ -55,6 +55,27 @@ pub enum ExportTo {
 }
 
 impl ExportTo {
+    /// From the words of an `exportTo` list in `owner`; `None` if the list is empty. `*` beats `~`, which beats names.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>, owner: &str) -> Option<Self> {
+        let words: BTreeSet<&str> = words
+            .into_iter()
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .map(|word| if word == "." { owner } else { word })
+            .collect();
+        Some(if words.is_empty() {
+            return None;
+        } else if words.contains("*") {
+            Self::Public
+        } else if words.contains("~") {
+            Self::None
+        } else if words.len() == 1 && words.contains(owner) {
+            Self::Private
+        } else {
+            Self::Namespaces(words.into_iter().map(Text::from).collect())
+        })
+    }
+
     /// Whether a proxy in `namespace` may see an object declared in `owner`.
     pub fn visible(&self, namespace: &str, owner: &str) -> bool {
         match self {
@@ -136,6 +157,10 @@ pub struct Service {
     pub node_local: bool,
     /// Preference for near endpoints.
     pub traffic_distribution: TrafficDistribution,
+    /// Addresses by which it is reached from outside the cluster: load balancers, then external IPs.
+    pub external_addresses: Vec<Text>,
+    /// Port to connect to by port number, where the address is the application's choice but the port is not.
+    pub passthrough_ports: BTreeMap<u16, u16>,
 }
 
 impl Service {
