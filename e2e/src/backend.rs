@@ -63,7 +63,7 @@ impl std::fmt::Debug for Backend {
         f.debug_struct("Backend")
             .field("identity", &self.shared.identity)
             .field("address", &self.address)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -80,13 +80,12 @@ impl Message {
 
     /// Writes the message; the length of the body is added.
     pub fn write(&self, writer: &mut impl Write) -> io::Result<()> {
-        let mut head = format!("{}\r\n", self.first);
-        for (name, value) in &self.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        head.push_str(&format!("content-length: {}\r\n\r\n", self.body.len()));
         // One write: a request in two segments would wait for Nagle's algorithm.
-        let mut bytes = head.into_bytes();
+        let mut bytes = format!("{}\r\n", self.first).into_bytes();
+        for (name, value) in &self.headers {
+            write!(bytes, "{name}: {value}\r\n")?;
+        }
+        write!(bytes, "content-length: {}\r\n\r\n", self.body.len())?;
         bytes.extend_from_slice(&self.body);
         writer.write_all(&bytes)?;
         writer.flush()

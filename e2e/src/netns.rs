@@ -57,7 +57,9 @@ impl Namespace {
                 let inside = moved.is_ok();
                 let _listening = entered.send(moved);
                 if inside {
-                    inbox.into_iter().for_each(|job| job());
+                    for job in inbox {
+                        job();
+                    }
                 }
             })?;
         result

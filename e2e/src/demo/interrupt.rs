@@ -1,0 +1,54 @@
+//! Ctrl-C and its relatives, so that the demo can tidy up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Whether the user wants to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    pub(crate) fn came(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process.
+pub(crate) fn watch() -> Result<Interrupt> {
+    let interrupt = Interrupt(Arc::new(AtomicBool::new(false)));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("watch signals")?;
+    let handler = runtime.enter();
+    let mut signals = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ]
+    .into_iter()
+    .map(signal)
+    .collect::<std::io::Result<Vec<_>>>()
+    .context("watch signals")?;
+    drop(handler);
+    std::thread::spawn({
+        let interrupt = interrupt.clone();
+        move || {
+            let [int, term, hangup] = &mut signals[..] else {
+                unreachable!("three were made")
+            };
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = int.recv() => {}
+                    _ = term.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+            });
+            interrupt.0.store(true, Ordering::Relaxed);
+        }
+    });
+    Ok(interrupt)
+}

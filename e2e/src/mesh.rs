@@ -1,0 +1,91 @@
+//! A mesh in namespaces: the control plane in the hub, and pods with their proxies.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use crate::config::Workspace;
+use crate::control::{ControlPlane, Ports};
+use crate::envoy::{Envoy, Protocol};
+use crate::fabric::{Fabric, HUB, Interception};
+use crate::net::Net;
+use crate::proxy::{Proxy, Role};
+
+/// Everything a test stands on. Fields are dropped in order: processes, then namespaces, then files.
+#[derive(Debug)]
+pub struct Mesh {
+    /// The control plane.
+    pub control: ControlPlane,
+    /// The network.
+    pub fabric: Fabric,
+    /// The YAML and the logs.
+    pub workspace: Workspace,
+}
+
+/// A pod with a proxy.
+#[derive(Debug)]
+pub struct Pod {
+    /// Its Envoy.
+    pub envoy: Envoy,
+    /// Where its application's sockets are.
+    pub net: Net,
+}
+
+impl Mesh {
+    /// Starts the control plane on these files (name and text).
+    pub fn start(files: &[(&str, &str)]) -> Result<Self> {
+        let workspace = Workspace::new()?;
+        for (name, text) in files {
+            workspace.write(name, text)?;
+        }
+        Self::serve(workspace)
+    }
+
+    /// Starts the control plane on a directory that is filled already.
+    pub fn serve(workspace: Workspace) -> Result<Self> {
+        let fabric = Fabric::new()?;
+        let control = ControlPlane::start(
+            &fabric.hub(),
+            HUB,
+            Ports::ISTIOD,
+            &workspace.config(),
+            &workspace.logs(),
+        )?;
+        Ok(Self {
+            control,
+            fabric,
+            workspace,
+        })
+    }
+
+    /// Starts the proxy of a pod, in a namespace of its own, and waits until it is configured.
+    pub fn proxy(&self, proxy: &Proxy, protocol: Protocol) -> Result<Pod> {
+        let mut pod = self.launch(proxy, protocol)?;
+        pod.envoy.wait_configured()?;
+        Ok(pod)
+    }
+
+    /// Starts the proxy of a pod without waiting for it.
+    pub fn launch(&self, proxy: &Proxy, protocol: Protocol) -> Result<Pod> {
+        let interception = match proxy.role {
+            Role::Sidecar => Interception::Redirect,
+            Role::Router => Interception::None,
+        };
+        let net = self
+            .fabric
+            .pod(&proxy.name, &[proxy.address], interception)?;
+        let envoy = Envoy::start(
+            proxy,
+            &net,
+            self.control.xds(),
+            protocol,
+            &self.workspace.logs(),
+        )?;
+        Ok(Pod { envoy, net })
+    }
+
+    /// A pod without a proxy, from which the world outside calls.
+    pub fn outsider(&self, address: Ipv4Addr) -> Result<Net> {
+        self.fabric.pod("outside", &[address], Interception::None)
+    }
+}

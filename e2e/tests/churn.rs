@@ -1,0 +1,370 @@
+//! Endpoints, services and weights change all the time, and nobody who sends requests notices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pilotfish_e2e::backend::{Backend, Identity};
+use pilotfish_e2e::client::Client;
+use pilotfish_e2e::envoy::Protocol;
+use pilotfish_e2e::fabric::Interception;
+use pilotfish_e2e::load::Load;
+use pilotfish_e2e::mesh::{Mesh, Pod};
+use pilotfish_e2e::net::Net;
+use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::{tools, wait, yaml};
+
+const CHANGES: usize = 100;
+/// Changes sent faster than they can be looked at, to end with.
+const BURST: usize = 30;
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 1);
+const SHOP: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 1);
+/// Backends of each version; all of them stay alive, as pods do while they drain.
+const EACH: u8 = 5;
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn address(version: u8, number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 10 + version, 1 + number)
+}
+
+/// What is written in the YAML now.
+#[derive(Clone, Debug)]
+struct Desired {
+    v2_weight: u8,
+    endpoints: BTreeSet<Ipv4Addr>,
+    extras: BTreeSet<u8>,
+}
+
+struct Scene {
+    load: Load,
+    probe: Net,
+    proxies: [Pod; 2],
+    backends: Vec<Backend>,
+    mesh: Mesh,
+}
+
+#[test]
+fn a_hundred_changes_and_no_failed_request_delta() -> Result<()> {
+    churn(Protocol::Delta)
+}
+
+#[test]
+fn a_hundred_changes_and_no_failed_request_state_of_the_world() -> Result<()> {
+    churn(Protocol::Sotw)
+}
+
+fn churn(protocol: Protocol) -> Result<()> {
+    if !tools::can_run() {
+        return Ok(());
+    }
+    let mut desired = Desired {
+        v2_weight: 50,
+        endpoints: [address(1, 0), address(2, 0)].into(),
+        extras: BTreeSet::new(),
+    };
+    let scene = Scene::start(&desired, protocol)?;
+    let mut kinds = BTreeMap::<&str, u32>::new();
+    let start = Instant::now();
+    let mut slowest = Duration::ZERO;
+    for number in 0..CHANGES {
+        let kind = desired.change(number);
+        let changed = Instant::now();
+        scene.write(&desired, kind)?;
+        scene
+            .took_effect(&desired, kind, changed)
+            .with_context(|| format!("change {number} ({kind}), now {desired:?}"))?;
+        slowest = slowest.max(changed.elapsed());
+        *kinds.entry(kind).or_default() += 1;
+    }
+    let verified = start.elapsed();
+    for number in CHANGES..CHANGES + BURST {
+        let kind = desired.change(number);
+        scene.write(&desired, kind)?;
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    let burst = Instant::now();
+    for kind in ["weights", "endpoints", "services"] {
+        scene
+            .took_effect(&desired, kind, burst)
+            .with_context(|| format!("{kind} after the burst: {desired:?}"))?;
+    }
+
+    let report = scene.load.report();
+    for pod in &scene.proxies {
+        let rejected = pod.envoy.admin().stats("update_rejected$")?;
+        ensure!(
+            rejected.values().all(|count| *count == 0),
+            "rejected: {rejected:?}"
+        );
+    }
+    eprintln!(
+        "{protocol:?}: {CHANGES} changes {kinds:?} in {verified:.1?} (slowest {slowest:.0?}) and {BURST} in a burst; \
+         {} requests answered, {} failed",
+        report.answered, report.failed
+    );
+    ensure!(
+        report.failed == 0,
+        "{} requests failed, the first: {:#?}",
+        report.failed,
+        report.failures
+    );
+    ensure!(
+        report.answered > 1000,
+        "only {} requests were answered",
+        report.answered
+    );
+    let silent: Vec<_> = scene
+        .backends
+        .iter()
+        .filter(|backend| backend.requests() == 0)
+        .collect();
+    ensure!(silent.is_empty(), "never asked: {silent:?}");
+    Ok(())
+}
+
+impl Desired {
+    /// The next change, which is one of three kinds.
+    fn change(&mut self, number: usize) -> &'static str {
+        let step = number / 3;
+        match number % 3 {
+            0 => {
+                self.v2_weight = [100, 0, 30, 70][step % 4];
+                "weights"
+            }
+            1 => {
+                // One endpoint comes or goes; the first of each version stays, so that no subset is ever empty.
+                let version = 1 + (step % 2) as u8;
+                let other = address(version, 1 + (step / 2) as u8 % (EACH - 1));
+                if !self.endpoints.remove(&other) {
+                    self.endpoints.insert(other);
+                }
+                "endpoints"
+            }
+            _ => {
+                let extra = (step % 3) as u8;
+                if !self.extras.remove(&extra) {
+                    self.extras.insert(extra);
+                }
+                "services"
+            }
+        }
+    }
+
+    fn routes(&self) -> String {
+        let v2 = self.v2_weight;
+        let v1 = 100 - v2;
+        format!(
+            "apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: shop, namespace: shop}}
+spec:
+  hosts: [shop.shop.svc.cluster.local, shop.example]
+  gateways: [mesh, edge/edge]
+  http:
+  - route:
+    - {{destination: {{host: shop.shop.svc.cluster.local, subset: v1, port: {{number: 80}}}}, weight: {v1}}}
+    - {{destination: {{host: shop.shop.svc.cluster.local, subset: v2, port: {{number: 80}}}}, weight: {v2}}}
+"
+        )
+    }
+
+    fn slices(&self) -> String {
+        let addresses: Vec<_> = self.endpoints.iter().copied().collect();
+        yaml::endpoints("shop", "shop", "http", 9080, &addresses)
+    }
+}
+
+fn extra_address(extra: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 96, 2, 1 + extra)
+}
+
+impl Scene {
+    fn start(desired: &Desired, protocol: Protocol) -> Result<Self> {
+        let mut objects = vec![
+            yaml::namespace("edge"),
+            yaml::namespace("shop"),
+            yaml::gateway("edge", "edge"),
+            yaml::service(
+                "edge",
+                "ingress",
+                Ipv4Addr::new(10, 96, 1, 2),
+                "http",
+                80,
+                8080,
+            ),
+            yaml::pod("edge", "ingress", "v1", GATEWAY)
+                .replace("labels: {", "labels: {istio: ingress, "),
+            yaml::endpoints("edge", "ingress", "http", 8080, &[GATEWAY]),
+            yaml::pod("shop", "client", "v1", CLIENT),
+            yaml::service("shop", "shop", SHOP, "http", 80, 9080),
+            "apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: shop, namespace: shop}
+spec:
+  host: shop.shop.svc.cluster.local
+  subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]
+---
+"
+            .to_owned(),
+        ];
+        let pods: Vec<(u8, Ipv4Addr)> = (1..=2)
+            .flat_map(|version| (0..EACH).map(move |number| (version, address(version, number))))
+            .collect();
+        objects.extend(
+            pods.iter()
+                .map(|(version, at)| yaml::pod("shop", "shop", &format!("v{version}"), *at)),
+        );
+        let mesh = Mesh::start(&[
+            ("mesh.yaml", &objects.concat()),
+            ("weights.yaml", &desired.routes()),
+            ("endpoints.yaml", &desired.slices()),
+        ])?;
+
+        let addresses: Vec<Ipv4Addr> = pods.iter().map(|(_, at)| *at).collect();
+        let servers = mesh.fabric.pod("servers", &addresses, Interception::None)?;
+        let backends = pods
+            .iter()
+            .map(|(version, at)| {
+                let identity = Identity::new("shop", &format!("v{version}"), &at.to_string());
+                Backend::start(&servers, (*at, 9080), identity)
+            })
+            .collect::<Result<_>>()?;
+        let sidecar = Proxy::sidecar("shop", &yaml::pod_name("client", CLIENT), "client", CLIENT);
+        let mut router = Proxy::router(
+            "edge",
+            &yaml::pod_name("ingress", GATEWAY),
+            "ingress",
+            GATEWAY,
+        );
+        router.labels.push(("app".to_owned(), "ingress".to_owned()));
+        let proxies = [
+            mesh.proxy(&sidecar, protocol)?,
+            mesh.proxy(&router, protocol)?,
+        ];
+        let outside = mesh.outsider(OUTSIDE)?;
+        let inside = proxies[0].net.clone();
+        let clients = (0..2)
+            .flat_map(|_| {
+                [
+                    Client::new(&inside, (SHOP, 80), "shop.shop"),
+                    Client::new(&outside, (GATEWAY, 8080), "shop.example"),
+                ]
+            })
+            .collect();
+        let load = Load::start(clients, "/", Duration::from_millis(5), |answer| answer);
+        Ok(Self {
+            load,
+            probe: inside,
+            proxies,
+            backends,
+            mesh,
+        })
+    }
+
+    fn write(&self, desired: &Desired, kind: &str) -> Result<()> {
+        let workspace = &self.mesh.workspace;
+        match kind {
+            "weights" => workspace.write("weights.yaml", &desired.routes()),
+            "endpoints" => workspace.write("endpoints.yaml", &desired.slices()),
+            _ => (0..3).try_for_each(|extra| {
+                let name = format!("extra{extra}");
+                let file = format!("{name}.yaml");
+                let exists = workspace.config().join(&file).exists();
+                match (desired.extras.contains(&extra), exists) {
+                    (true, false) => workspace.write(
+                        &file,
+                        &[
+                            yaml::service("shop", &name, extra_address(extra), "http", 80, 9080),
+                            yaml::endpoints("shop", &name, "http", 9080, &[address(1, 0)]),
+                        ]
+                        .concat(),
+                    ),
+                    (false, true) => workspace.remove(&file),
+                    _ => Ok(()),
+                }
+            }),
+        }
+    }
+
+    /// Waits until requests and proxies show what is written.
+    fn took_effect(&self, desired: &Desired, kind: &str, changed: Instant) -> Result<()> {
+        match kind {
+            "weights" => self.shares_follow(desired, changed),
+            "endpoints" => self.hosts_follow(desired),
+            _ => self.services_follow(desired),
+        }
+    }
+
+    fn shares_follow(&self, desired: &Desired, changed: Instant) -> Result<()> {
+        let wanted = f64::from(desired.v2_weight) / 100.0;
+        // All or nothing is exact; a share among 200 is within four standard deviations.
+        let (count, tolerance) = match desired.v2_weight {
+            0 | 100 => (40, 0.0),
+            _ => (200, 0.14),
+        };
+        wait::until("the share of v2", LIMIT, || {
+            let share = self
+                .load
+                .share("v2", count, changed)
+                .context("too few answers")?;
+            ensure!(
+                (share - wanted).abs() <= tolerance,
+                "{share} instead of {wanted}"
+            );
+            Ok(())
+        })
+    }
+
+    fn hosts_follow(&self, desired: &Desired) -> Result<()> {
+        for pod in &self.proxies {
+            for version in 1..=2 {
+                let cluster = format!("outbound|80|v{version}|shop.shop.svc.cluster.local");
+                let wanted: BTreeSet<String> = desired
+                    .endpoints
+                    .iter()
+                    .filter(|at| at.octets()[2] == 10 + version)
+                    .map(|at| format!("{at}:9080"))
+                    .collect();
+                wait::until(&cluster, LIMIT, || {
+                    let hosts = pod.envoy.admin().hosts()?;
+                    let has: BTreeSet<String> = hosts
+                        .get(&cluster)
+                        .context("no such cluster")?
+                        .iter()
+                        .cloned()
+                        .collect();
+                    ensure!(has == wanted, "{has:?} instead of {wanted:?}");
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn services_follow(&self, desired: &Desired) -> Result<()> {
+        for extra in 0..3 {
+            let wanted = desired.extras.contains(&extra);
+            let host = format!("extra{extra}.shop");
+            let cluster = format!("outbound|80||{host}.svc.cluster.local");
+            wait::until(&host, LIMIT, || {
+                // A gateway has only the clusters its routes name, so the sidecar is asked.
+                let known = self.proxies[0]
+                    .envoy
+                    .admin()
+                    .hosts()?
+                    .contains_key(&cluster);
+                ensure!(known == wanted, "cluster known: {known}");
+                if wanted {
+                    let response =
+                        Client::new(&self.probe, (extra_address(extra), 80), &host).get("/")?;
+                    ensure!(response.status == 200, "answers {}", response.status);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
