@@ -1,0 +1,357 @@
+//! Transport sockets, both sides.
+//!
+//! The mesh's own certificates come from the agent beside the proxy. A proxy without one has nobody to ask, so for it
+//! the mesh's mutual TLS does not exist; certificates of the user's are read from files or asked of the control plane.
+
+use std::sync::LazyLock;
+
+use pilotfish_ir::Text;
+use pilotfish_ir::tls::{
+    CustomTls, DownstreamMutual, DownstreamTls, MutualTls, SecretSource, UpstreamTls,
+};
+use pilotfish_protos::envoy::config::cluster::v3::cluster::TransportSocketMatch;
+use pilotfish_protos::envoy::config::core::v3::{self as core, TransportSocket};
+use pilotfish_protos::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
+use pilotfish_protos::envoy::extensions::transport_sockets::tls::v3::{
+    self as tls, CommonTlsContext,
+};
+use pilotfish_protos::envoy::r#type::matcher::v3::{StringMatcher, string_matcher::MatchPattern};
+use pilotfish_protos::google::protobuf as g;
+use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
+use tls::tls_parameters::TlsProtocol;
+
+use crate::Dialect;
+use crate::value;
+
+/// Where the agent serves secrets.
+const AGENT_CLUSTER: &str = "sds-grpc";
+/// The system's roots, for a proxy whose agent does not look for them.
+const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+static PLAIN: LazyLock<TransportSocket> = LazyLock::new(|| {
+    socket(
+        "envoy.transport_sockets.raw_buffer",
+        pilotfish_protos::any(&RawBuffer {}),
+    )
+});
+
+/// Catches what the first match does not.
+static PLAIN_MATCH: LazyLock<TransportSocketMatch> = LazyLock::new(|| TransportSocketMatch {
+    name: "tlsMode-disabled".to_owned(),
+    r#match: Some(g::Struct::default()),
+    transport_socket: Some(PLAIN.clone()),
+});
+
+static WORKLOAD_CERTIFICATE: LazyLock<tls::SdsSecretConfig> =
+    LazyLock::new(|| workload_secret("default"));
+static MESH_ROOTS: LazyLock<tls::SdsSecretConfig> = LazyLock::new(|| workload_secret("ROOTCA"));
+
+/// How a cluster secures its connections.
+pub(crate) enum Upstream {
+    Plain,
+    Always(TransportSocket),
+    ByEndpoint(Vec<TransportSocketMatch>),
+}
+
+pub(crate) fn upstream(security: &UpstreamTls, dialect: &Dialect) -> Upstream {
+    match security {
+        UpstreamTls::None => Upstream::Plain,
+        UpstreamTls::AutoMutual(_) | UpstreamTls::Mutual(_) if !dialect.mesh_identity() => {
+            Upstream::Plain
+        }
+        UpstreamTls::AutoMutual(mutual) => Upstream::ByEndpoint(vec![
+            TransportSocketMatch {
+                name: "tlsMode-istio".to_owned(),
+                r#match: Some(value::fields([("tlsMode", value::text_value("istio"))])),
+                transport_socket: Some(tls_socket(&mesh_client(mutual))),
+            },
+            PLAIN_MATCH.clone(),
+        ]),
+        UpstreamTls::Mutual(mutual) => Upstream::Always(tls_socket(&mesh_client(mutual))),
+        UpstreamTls::Custom(custom) => {
+            Upstream::Always(tls_socket(&custom_client(custom, dialect)))
+        }
+    }
+}
+
+/// The socket of a chain, or `None` if the proxy cannot terminate this TLS.
+pub(crate) fn downstream(security: &DownstreamTls, dialect: &Dialect) -> Option<TransportSocket> {
+    let context = match security {
+        DownstreamTls::Mutual(_) if !dialect.mesh_identity() => return None,
+        DownstreamTls::Mutual(mutual) => mesh_server(mutual),
+        DownstreamTls::Server {
+            certificate,
+            client_roots,
+            require_client,
+            alpn,
+        } => {
+            let mut common = CommonTlsContext {
+                alpn_protocols: strings(alpn),
+                ..Default::default()
+            };
+            set_certificate(&mut common, certificate, dialect);
+            if let Some(roots) = client_roots {
+                common.validation_context_type = Some(validation(roots, &[], dialect));
+            }
+            tls::DownstreamTlsContext {
+                common_tls_context: Some(common),
+                require_client_certificate: value::bool(*require_client),
+                ..Default::default()
+            }
+        }
+    };
+    Some(tls_socket(&context))
+}
+
+fn mesh_client(mutual: &MutualTls) -> tls::UpstreamTlsContext {
+    let mut alpn = vec!["istio-peer-exchange".to_owned(), "istio".to_owned()];
+    if mutual.http2 {
+        alpn.push("h2".to_owned());
+    }
+    let names = mutual
+        .identities
+        .iter()
+        .map(|name| matcher(MatchPattern::Exact(value::string(name))))
+        .collect();
+    tls::UpstreamTlsContext {
+        common_tls_context: Some(CommonTlsContext {
+            tls_params: client_parameters(),
+            alpn_protocols: alpn,
+            ..mesh_identity(names)
+        }),
+        sni: mutual.sni.clone(),
+        ..Default::default()
+    }
+}
+
+fn mesh_server(mutual: &DownstreamMutual) -> tls::DownstreamTlsContext {
+    let names = mutual
+        .identity_prefixes
+        .iter()
+        .map(|p| matcher(MatchPattern::Prefix(value::string(p))))
+        .collect();
+    let oldest = if mutual.tls13_only {
+        TlsProtocol::TlSv13
+    } else {
+        TlsProtocol::TlSv12
+    };
+    let explicit = mutual.tls13_only || !mutual.ciphers.is_empty();
+    tls::DownstreamTlsContext {
+        common_tls_context: Some(CommonTlsContext {
+            tls_params: explicit.then(|| tls::TlsParameters {
+                tls_minimum_protocol_version: oldest.into(),
+                tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+                cipher_suites: strings(&mutual.ciphers),
+                ..Default::default()
+            }),
+            alpn_protocols: strings(&mutual.alpn),
+            ..mesh_identity(names)
+        }),
+        require_client_certificate: value::bool(true),
+        ..Default::default()
+    }
+}
+
+fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsContext {
+    let mut common = CommonTlsContext {
+        tls_params: client_parameters(),
+        alpn_protocols: strings(&custom.alpn),
+        ..Default::default()
+    };
+    if let Some(certificate) = &custom.certificate {
+        set_certificate(&mut common, certificate, dialect);
+    }
+    common.validation_context_type = Some(match &custom.roots {
+        Some(roots) if !custom.insecure_skip_verify => {
+            validation(roots, &custom.subject_alt_names, dialect)
+        }
+        // Present and empty: whatever the server shows is accepted.
+        _ => ValidationContextType::ValidationContext(tls::CertificateValidationContext::default()),
+    });
+    tls::UpstreamTlsContext {
+        common_tls_context: Some(common),
+        sni: custom.sni.clone(),
+        ..Default::default()
+    }
+}
+
+/// The workload's certificate, and the mesh's roots with the names accepted.
+fn mesh_identity(names: Vec<StringMatcher>) -> CommonTlsContext {
+    CommonTlsContext {
+        tls_certificate_sds_secret_configs: vec![WORKLOAD_CERTIFICATE.clone()],
+        validation_context_type: Some(combined(MESH_ROOTS.clone(), names)),
+        ..Default::default()
+    }
+}
+
+fn set_certificate(common: &mut CommonTlsContext, source: &SecretSource, dialect: &Dialect) {
+    match source {
+        SecretSource::File(name) if !dialect.mesh_identity() => {
+            let (chain, key) = certificate_files(name);
+            common.tls_certificates.push(tls::TlsCertificate {
+                certificate_chain: Some(file(chain)),
+                private_key: Some(file(key)),
+                ..Default::default()
+            });
+        }
+        _ => common
+            .tls_certificate_sds_secret_configs
+            .push(secret(source)),
+    }
+}
+
+fn validation(roots: &SecretSource, names: &[Text], dialect: &Dialect) -> ValidationContextType {
+    match roots {
+        SecretSource::File(name) if !dialect.mesh_identity() => {
+            ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+                trusted_ca: Some(file(roots_file(name))),
+                match_typed_subject_alt_names: typed_names(names),
+                ..Default::default()
+            })
+        }
+        _ => combined(
+            secret(roots),
+            names
+                .iter()
+                .map(|name| matcher(MatchPattern::Exact(value::string(name))))
+                .collect(),
+        ),
+    }
+}
+
+fn combined(roots: tls::SdsSecretConfig, names: Vec<StringMatcher>) -> ValidationContextType {
+    #[expect(
+        deprecated,
+        reason = "what Istio's proxy is sent; it matches names of any kind"
+    )]
+    let defaults = tls::CertificateValidationContext {
+        match_subject_alt_names: names,
+        ..Default::default()
+    };
+    ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
+        default_validation_context: Some(defaults),
+        validation_context_sds_secret_config: Some(roots),
+        ..Default::default()
+    })
+}
+
+/// A name may be of a host or of a workload; it is accepted as either.
+fn typed_names(names: &[Text]) -> Vec<tls::SubjectAltNameMatcher> {
+    use tls::subject_alt_name_matcher::SanType;
+    names
+        .iter()
+        .flat_map(|name| [SanType::Dns, SanType::Uri].map(|kind| (kind, name)))
+        .map(|(kind, name)| tls::SubjectAltNameMatcher {
+            san_type: kind.into(),
+            matcher: Some(matcher(MatchPattern::Exact(value::string(name)))),
+            ..Default::default()
+        })
+        .collect()
+}
+
+fn client_parameters() -> Option<tls::TlsParameters> {
+    Some(tls::TlsParameters {
+        tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
+        tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+        ..Default::default()
+    })
+}
+
+/// A secret of the workload itself. Connections wait for it however long it takes.
+fn workload_secret(name: &str) -> tls::SdsSecretConfig {
+    let source = core::ConfigSource {
+        initial_fetch_timeout: Some(g::Duration::default()),
+        ..agent()
+    };
+    tls::SdsSecretConfig {
+        name: name.to_owned(),
+        sds_config: Some(source),
+    }
+}
+
+fn secret(source: &SecretSource) -> tls::SdsSecretConfig {
+    let (name, source) = match source {
+        SecretSource::File(name) => (name, agent()),
+        SecretSource::Credential(name) => (
+            name,
+            core::ConfigSource {
+                initial_fetch_timeout: None,
+                ..value::ads()
+            },
+        ),
+    };
+    tls::SdsSecretConfig {
+        name: value::string(name),
+        sds_config: Some(source),
+    }
+}
+
+fn agent() -> core::ConfigSource {
+    use core::{api_config_source::ApiType, config_source::ConfigSourceSpecifier, grpc_service};
+    let target = grpc_service::EnvoyGrpc {
+        cluster_name: AGENT_CLUSTER.to_owned(),
+        ..Default::default()
+    };
+    core::ConfigSource {
+        resource_api_version: core::ApiVersion::V3.into(),
+        config_source_specifier: Some(ConfigSourceSpecifier::ApiConfigSource(
+            core::ApiConfigSource {
+                api_type: ApiType::Grpc.into(),
+                transport_api_version: core::ApiVersion::V3.into(),
+                grpc_services: vec![core::GrpcService {
+                    target_specifier: Some(grpc_service::TargetSpecifier::EnvoyGrpc(target)),
+                    ..Default::default()
+                }],
+                set_node_on_first_message_only: true,
+                ..Default::default()
+            },
+        )),
+        ..Default::default()
+    }
+}
+
+/// Paths in `file-cert:<chain>~<key>`.
+fn certificate_files(name: &str) -> (&str, &str) {
+    let paths = name.strip_prefix("file-cert:").unwrap_or(name);
+    paths.split_once('~').unwrap_or((paths, paths))
+}
+
+/// Path in `file-root:<path>`, where `system` stands for the system's roots.
+fn roots_file(name: &str) -> &str {
+    match name.strip_prefix("file-root:").unwrap_or(name) {
+        "system" => SYSTEM_ROOTS,
+        path => path,
+    }
+}
+
+fn file(path: &str) -> core::DataSource {
+    core::DataSource {
+        specifier: Some(core::data_source::Specifier::Filename(path.to_owned())),
+        ..Default::default()
+    }
+}
+
+fn matcher(pattern: MatchPattern) -> StringMatcher {
+    StringMatcher {
+        match_pattern: Some(pattern),
+        ..Default::default()
+    }
+}
+
+fn tls_socket<C: prost::Message + prost::Name>(context: &C) -> TransportSocket {
+    socket(
+        "envoy.transport_sockets.tls",
+        pilotfish_protos::any(context),
+    )
+}
+
+fn socket(name: &str, config: g::Any) -> TransportSocket {
+    TransportSocket {
+        name: name.to_owned(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(config)),
+    }
+}
+
+fn strings(texts: &[Text]) -> Vec<String> {
+    texts.iter().map(value::string).collect()
+}
