@@ -70,7 +70,11 @@ impl Writer {
         buffer.put_u8(0);
         // A message of 4 GiB cannot be expressed; the length is then wrong and the client ends the stream.
         buffer.put_u32(u32::try_from(message).unwrap_or(u32::MAX));
-        Self { chunks: Vec::new(), buffer, len: 0 }
+        Self {
+            chunks: Vec::new(),
+            buffer,
+            len: 0,
+        }
     }
 
     fn key(&mut self, field: u8, len: usize) {
@@ -102,20 +106,36 @@ impl Writer {
 
     fn finish(mut self) -> Frames {
         self.flush();
-        Frames { chunks: self.chunks, len: self.len }
+        Frames {
+            chunks: self.chunks,
+            len: self.len,
+        }
     }
 }
 
 /// How much of these resources' bytes is copied.
 fn copied(resources: &[Arc<Resource>]) -> usize {
-    resources.iter().map(|r| r.any.len()).filter(|len| *len < SHARE_FROM).sum()
+    resources
+        .iter()
+        .map(|r| r.any.len())
+        .filter(|len| *len < SHARE_FROM)
+        .sum()
 }
 
 /// Encodes a `DiscoveryResponse`.
-pub fn discovery_response(type_url: &str, version: Version, nonce: &str, resources: &[Arc<Resource>]) -> Frames {
+pub fn discovery_response(
+    type_url: &str,
+    version: Version,
+    nonce: &str,
+    resources: &[Arc<Resource>],
+) -> Frames {
     let version = version.to_string();
     let head = field_len(version.len()) + field_len(type_url.len()) + field_len(nonce.len());
-    let message = head + resources.iter().map(|r| field_len(r.any.len())).sum::<usize>();
+    let message = head
+        + resources
+            .iter()
+            .map(|r| field_len(r.any.len()))
+            .sum::<usize>();
     let mut w = Writer::new(message, head + 8 * resources.len() + copied(resources));
     w.text(1, &version);
     w.text(4, type_url);
@@ -133,10 +153,20 @@ fn delta_len(resource: &Resource) -> usize {
 }
 
 /// Encodes a `DeltaDiscoveryResponse`.
-pub fn delta_response(type_url: &str, nonce: &str, resources: &[Arc<Resource>], removed: &[Arc<str>]) -> Frames {
+pub fn delta_response(
+    type_url: &str,
+    nonce: &str,
+    resources: &[Arc<Resource>],
+    removed: &[Arc<str>],
+) -> Frames {
     let head = field_len(type_url.len()) + field_len(nonce.len());
     let names: usize = removed.iter().map(|n| field_len(n.len())).sum();
-    let message = head + names + resources.iter().map(|r| field_len(delta_len(r))).sum::<usize>();
+    let message = head
+        + names
+        + resources
+            .iter()
+            .map(|r| field_len(delta_len(r)))
+            .sum::<usize>();
     let headers: usize = resources.iter().map(|r| 40 + r.name.len()).sum();
     let mut w = Writer::new(message, head + names + headers + copied(resources));
     w.text(4, type_url);
@@ -171,8 +201,15 @@ pub(crate) fn encode_any(type_url: &str, message: &[u8]) -> Bytes {
 pub(crate) fn decode_any(any: &Bytes) -> (&str, Bytes) {
     let (mut url, mut body, mut at) = ("", Bytes::new(), 0);
     while let Some(&key) = any.get(at) {
-        let Some((len, start)) = get_varint(any, at + 1) else { break };
-        let Some(end) = usize::try_from(len).ok().and_then(|len| start.checked_add(len)) else { break };
+        let Some((len, start)) = get_varint(any, at + 1) else {
+            break;
+        };
+        let Some(end) = usize::try_from(len)
+            .ok()
+            .and_then(|len| start.checked_add(len))
+        else {
+            break;
+        };
         match (key, any.get(start..end)) {
             (0x0a, Some(text)) => url = std::str::from_utf8(text).unwrap_or(""),
             (0x12, Some(_)) => body = any.slice(start..end),
@@ -181,6 +218,27 @@ pub(crate) fn decode_any(any: &Bytes) -> (&str, Bytes) {
         at = end;
     }
     (url, body)
+}
+
+/// How many top-level fields an encoded message has, without decoding it. Lets a request with millions of names
+/// be refused before it takes memory.
+pub(crate) fn count_fields(message: &[u8]) -> usize {
+    let (mut fields, mut at) = (0, 0);
+    while at < message.len() {
+        let next = get_varint(message, at).and_then(|(key, at)| match key & 7 {
+            0 => get_varint(message, at).map(|(_, at)| at),
+            1 => at.checked_add(8),
+            2 => get_varint(message, at)
+                .and_then(|(len, at)| at.checked_add(usize::try_from(len).ok()?)),
+            5 => at.checked_add(4),
+            _ => None,
+        });
+        // What does not parse here does not decode either; the decoder's message is the better one.
+        let Some(next) = next else { return fields };
+        at = next;
+        fields += 1;
+    }
+    fields
 }
 
 /// Length of a field with a one-byte tag: tag, length, content.
@@ -215,32 +273,59 @@ fn get_varint(bytes: &[u8], mut at: usize) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use pilotfish_protos::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
+    use pilotfish_protos::envoy::service::discovery::v3::{
+        DeltaDiscoveryResponse, DiscoveryResponse,
+    };
     use prost::Message;
 
     use super::*;
 
     fn resource(name: &str, size: usize) -> Arc<Resource> {
-        Resource::wrap("type.googleapis.com/t", name.into(), &vec![7; size], Arc::from([]))
+        Resource::wrap(
+            "type.googleapis.com/t",
+            name.into(),
+            &vec![7; size],
+            Arc::from([]),
+        )
     }
 
     fn checked(frames: &Frames) -> Bytes {
         let all: Vec<u8> = frames.chunks().iter().flatten().copied().collect();
         assert_eq!(all.len(), frames.len());
         assert_eq!(all[0], 0);
-        assert_eq!(u32::from_be_bytes(all[1..5].try_into().unwrap()) as usize, all.len() - 5);
+        assert_eq!(
+            u32::from_be_bytes(all[1..5].try_into().unwrap()) as usize,
+            all.len() - 5
+        );
         frames.message()
     }
 
     #[test]
     fn prost_reads_what_we_wrote() {
-        for sizes in [vec![], vec![0], vec![1, 5000, 127, 128, 70_000, 70_000, 16_384, 4096 - 26, 4096]] {
-            let resources: Vec<_> = sizes.iter().enumerate().map(|(i, s)| resource(&format!("r{i}"), *s)).collect();
+        for sizes in [
+            vec![],
+            vec![0],
+            vec![1, 5000, 127, 128, 70_000, 70_000, 16_384, 4096 - 26, 4096],
+        ] {
+            let resources: Vec<_> = sizes
+                .iter()
+                .enumerate()
+                .map(|(i, s)| resource(&format!("r{i}"), *s))
+                .collect();
             let sotw = discovery_response("type.googleapis.com/t", Version(1), "n", &resources);
             let sotw = DiscoveryResponse::decode(checked(&sotw)).unwrap();
-            assert_eq!((sotw.version_info.as_str(), sotw.nonce.as_str()), ("0000000000000001", "n"));
+            assert_eq!(
+                (sotw.version_info.as_str(), sotw.nonce.as_str()),
+                ("0000000000000001", "n")
+            );
             assert_eq!(sotw.type_url, "type.googleapis.com/t");
-            assert_eq!(sotw.resources.iter().map(|r| r.value.len()).collect::<Vec<_>>(), sizes);
+            assert_eq!(
+                sotw.resources
+                    .iter()
+                    .map(|r| r.value.len())
+                    .collect::<Vec<_>>(),
+                sizes
+            );
 
             let removed: Vec<Arc<str>> = vec!["x".into(), "y".into()];
             let delta = delta_response("type.googleapis.com/t", "n", &resources, &removed);
@@ -248,7 +333,10 @@ mod tests {
             assert_eq!(delta.removed_resources, ["x", "y"]);
             assert_eq!(delta.resources.len(), sizes.len());
             for (got, want) in delta.resources.iter().zip(&resources) {
-                assert_eq!((&*got.name, &got.version), (&*want.name, &want.version.to_string()));
+                assert_eq!(
+                    (&*got.name, &got.version),
+                    (&*want.name, &want.version.to_string())
+                );
                 assert_eq!(got.resource.as_ref().unwrap().encode_to_vec(), want.any);
             }
         }
@@ -272,9 +360,19 @@ mod tests {
         let r = resource("a", 300);
         let (url, body) = r.parts();
         assert_eq!((url, body.len()), ("type.googleapis.com/t", 300));
-        let broken = Resource::new("b".into(), Bytes::from_static(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff]), Arc::from([]));
+        let broken = Resource::new(
+            "b".into(),
+            Bytes::from_static(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            Arc::from([]),
+        );
         assert_eq!(broken.parts(), ("", Bytes::new()));
-        let long = Resource::new("c".into(), Bytes::from_static(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), Arc::from([]));
+        let long = Resource::new(
+            "c".into(),
+            Bytes::from_static(&[
+                0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1,
+            ]),
+            Arc::from([]),
+        );
         assert_eq!(long.parts(), ("", Bytes::new()));
     }
 }

@@ -1,4 +1,56 @@
-//! The wire.
+//! The wire: discovery sessions, subscriptions, nonces and flow control; bodies are opaque.
+//!
+//! The control plane implements [`Configuration`]: who may connect, what a proxy gets of a type ([`View`]), and a counter
+//! that rises when something changed. [`Server`] does the rest and answers what debug pages ask.
+//!
+//! ```text
+//!  TCP ─ accept ─ service ─ inbound ─▶ stream ─▶ session (delta │ sotw) ─▶ watch ─▶ frame
+//!                           outbound ◀──┘ clock, permits, order      pure state machine
+//! ```
+//!
+//! - [`Resource`]: encoded once, shared by all. [`ResourceSet`]: persistent map. [`View`]: what one proxy may get of one type.
+//! - [`delta::Session`] and [`sotw::Session`] know the protocol and nothing of time or sockets ([`Protocol`]).
+//! - `stream` owns one session and decides when: push order, one unanswered response per type, time-outs, removals last.
+//! - `outbound` hands shared chunks to the transport; nothing is encoded per proxy but names, versions and nonces.
+//!
+//! Invariants:
+//! 1. No request makes the server panic, and no client makes it hold more than its limits allow.
+//! 2. What a client holds is the last view sent, restricted to its subscription, until it rejects something.
+//! 3. A rejection causes no response; other content or a request does.
+//! 4. A push permit is held while something is computed, never while a client is waited for.
+//!
+//! Deliberately absent: knowledge of what a body means, and copies of it.
+
+mod accept;
+mod admission;
+mod configuration;
+mod connection;
+pub mod delta;
 pub mod frame;
-pub mod resource;
-pub mod type_url;
+mod inbound;
+mod limits;
+mod nonce;
+mod outbound;
+mod resource;
+mod server;
+mod service;
+mod session;
+pub mod sotw;
+mod stream;
+mod subscription;
+mod type_url;
+mod watch;
+
+pub use configuration::{Configuration, Observer, Peer, Push};
+pub use connection::{ConnectionInfo, TypeStatus};
+pub use limits::Limits;
+pub use nonce::Nonce;
+pub use resource::{Change, Resource, ResourceSet, Version, View};
+pub use server::Server;
+pub use service::{Discovery, PeerAddress};
+pub use session::{
+    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
+};
+pub use subscription::{Subscription, WILDCARD};
+pub use type_url::TypeUrl;
+pub use watch::Watch;

@@ -14,7 +14,10 @@ impl Nonce {
     /// Reads what `Display` writes; anything else is no nonce of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, number) = text.split_once('.')?;
-        let nonce = Self { stream: u32::from_str_radix(stream, 16).ok()?, number: number.parse().ok()? };
+        let nonce = Self {
+            stream: u32::from_str_radix(stream, 16).ok()?,
+            number: number.parse().ok()?,
+        };
         // One spelling only: a nonce is opaque to clients and must come back as it was sent.
         (nonce.to_string() == text).then_some(nonce)
     }
@@ -52,7 +55,15 @@ mod tests {
         assert!(first < second);
         assert_eq!(first.to_string(), "000000ab.1");
         assert_eq!(Nonce::parse("000000ab.1"), Some(first));
-        for bad in ["", ".", "ab.1", "000000ab.01", "000000ab.+1", "x.1", "000000ab.99999999999999999999999"] {
+        for bad in [
+            "",
+            ".",
+            "ab.1",
+            "000000ab.01",
+            "000000ab.+1",
+            "x.1",
+            "000000ab.99999999999999999999999",
+        ] {
             assert_eq!(Nonce::parse(bad), None, "{bad}");
         }
     }

@@ -24,8 +24,13 @@ impl Version {
 
     /// Reads what `Display` writes; anything else is no version of ours.
     pub fn parse(text: &str) -> Option<Self> {
-        let plain = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        if plain { u64::from_str_radix(text, 16).ok().map(Self) } else { None }
+        let plain =
+            text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if plain {
+            u64::from_str_radix(text, 16).ok().map(Self)
+        } else {
+            None
+        }
     }
 }
 
@@ -58,11 +63,21 @@ impl Resource {
     /// A resource from an encoded `google.protobuf.Any`.
     pub fn new(name: Arc<str>, any: Bytes, sources: Arc<[Arc<str>]>) -> Arc<Self> {
         let version = Version::of(&any);
-        Arc::new(Self { name, version, any, sources })
+        Arc::new(Self {
+            name,
+            version,
+            any,
+            sources,
+        })
     }
 
     /// A resource from an encoded message of a type: wraps it in `google.protobuf.Any`, copying it once.
-    pub fn wrap(type_url: &str, name: Arc<str>, message: &[u8], sources: Arc<[Arc<str>]>) -> Arc<Self> {
+    pub fn wrap(
+        type_url: &str,
+        name: Arc<str>,
+        message: &[u8],
+        sources: Arc<[Arc<str>]>,
+    ) -> Arc<Self> {
         Self::new(name, crate::frame::encode_any(type_url, message), sources)
     }
 
@@ -87,7 +102,13 @@ impl Eq for Resource {}
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{} ({} bytes)", self.name, self.version, self.any.len())
+        write!(
+            f,
+            "{}@{} ({} bytes)",
+            self.name,
+            self.version,
+            self.any.len()
+        )
     }
 }
 
@@ -134,8 +155,14 @@ impl ResourceSet {
 
     /// All whose name starts with `prefix`, by name.
     pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
-        let from = (std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded);
-        self.0.range::<_, str>(from).map(|(_, r)| r).take_while(move |r| r.name.starts_with(prefix))
+        let from = (
+            std::ops::Bound::Included(prefix),
+            std::ops::Bound::Unbounded,
+        );
+        self.0
+            .range::<_, str>(from)
+            .map(|(_, r)| r)
+            .take_while(move |r| r.name.starts_with(prefix))
     }
 
     /// Whether both are the same set by identity (equal sets may still differ by identity).
@@ -191,12 +218,18 @@ impl Default for View {
 impl View {
     /// A view of these sections. Put the large one first: looking up names in later sections costs a look-up in earlier ones.
     pub fn new(sections: impl IntoIterator<Item = ResourceSet>) -> Self {
-        Self { sections: sections.into_iter().collect(), known: true }
+        Self {
+            sections: sections.into_iter().collect(),
+            known: true,
+        }
     }
 
     /// The answer for a type that the control plane does not serve.
     pub fn unknown() -> Self {
-        Self { sections: SmallVec::new(), known: false }
+        Self {
+            sections: SmallVec::new(),
+            known: false,
+        }
     }
 
     /// Whether the control plane serves the type at all.
@@ -211,15 +244,18 @@ impl View {
 
     /// All, section by section, by name within each; no name twice.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.sections.iter().enumerate().flat_map(move |(i, s)| s.iter().filter(move |r| self.is_first(i, &r.name)))
+        self.sections
+            .iter()
+            .enumerate()
+            .flat_map(move |(i, s)| s.iter().filter(move |r| self.is_first(i, &r.name)))
     }
 
     /// All whose name starts with `prefix`; no name twice.
     pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
-        self.sections
-            .iter()
-            .enumerate()
-            .flat_map(move |(i, s)| s.with_prefix(prefix).filter(move |r| self.is_first(i, &r.name)))
+        self.sections.iter().enumerate().flat_map(move |(i, s)| {
+            s.with_prefix(prefix)
+                .filter(move |r| self.is_first(i, &r.name))
+        })
     }
 
     /// How many resources the sections hold.
@@ -233,7 +269,10 @@ impl View {
     }
 
     fn is_first(&self, section: usize, name: &str) -> bool {
-        self.sections.iter().take(section).all(|s| s.get(name).is_none())
+        self.sections
+            .iter()
+            .take(section)
+            .all(|s| s.get(name).is_none())
     }
 
     /// What turns `self` into `newer`, no name twice. Costs what differs, given that sections keep their place.
@@ -243,7 +282,9 @@ impl View {
         (0..sections).flat_map(move |i| {
             let old = self.sections.get(i).unwrap_or(&EMPTY);
             let new = newer.sections.get(i).unwrap_or(&EMPTY);
-            old.0.diff(&new.0).filter_map(move |item| self.change(newer, i, &item))
+            old.0
+                .diff(&new.0)
+                .filter_map(move |item| self.change(newer, i, &item))
         })
     }
 
@@ -257,7 +298,8 @@ impl View {
         match *item {
             DiffItem::Add(name, _) | DiffItem::Update { new: (name, _), .. } => {
                 let new = newer.get(name)?;
-                (newer.is_first(section, name) && self.get(name) != Some(new)).then_some(Change::Set(new))
+                (newer.is_first(section, name) && self.get(name) != Some(new))
+                    .then_some(Change::Set(new))
             }
             DiffItem::Remove(name, old) => match newer.get(name) {
                 None => self.is_first(section, name).then_some(Change::Removed(old)),
@@ -265,9 +307,12 @@ impl View {
                 Some(new) => {
                     let reported = newer.sections.iter().enumerate().any(|(i, s)| {
                         newer.is_first(i, name)
-                            && s.get(name).is_some_and(|n| self.sections.get(i).and_then(|o| o.get(name)) != Some(n))
+                            && s.get(name).is_some_and(|n| {
+                                self.sections.get(i).and_then(|o| o.get(name)) != Some(n)
+                            })
                     });
-                    (!reported && self.is_first(section, name) && self.get(name) != Some(new)).then_some(Change::Set(new))
+                    (!reported && self.is_first(section, name) && self.get(name) != Some(new))
+                        .then_some(Change::Set(new))
                 }
             },
         }
@@ -287,7 +332,9 @@ mod tests {
     }
 
     fn model(view: &View) -> BTreeMap<String, u64> {
-        view.iter().map(|r| (r.name.to_string(), r.version.0)).collect()
+        view.iter()
+            .map(|r| (r.name.to_string(), r.version.0))
+            .collect()
     }
 
     #[test]
@@ -295,14 +342,22 @@ mod tests {
         let version = Version::of(b"abc");
         assert_eq!(Version::parse(&version.to_string()), Some(version));
         assert_eq!(Version::of(b"abc").to_string(), "78af5f94892f3950");
-        for bad in ["", "1", "78AF5F94892F3950", "+8af5f94892f3950", "78af5f94892f39500"] {
+        for bad in [
+            "",
+            "1",
+            "78AF5F94892F3950",
+            "+8af5f94892f3950",
+            "78af5f94892f39500",
+        ] {
             assert_eq!(Version::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn comparing_generations_costs_what_differs() {
-        let old: ResourceSet = (0..100_000).map(|i| resource(&format!("name-{i:06}"), 1)).collect();
+        let old: ResourceSet = (0..100_000)
+            .map(|i| resource(&format!("name-{i:06}"), 1))
+            .collect();
         let mut new = old.clone();
         for i in [3, 50_000, 99_999] {
             new.insert(resource(&format!("name-{i:06}"), 2));
@@ -315,7 +370,11 @@ mod tests {
             assert_eq!(old.changes(&new).count(), 5);
         }
         // A walk over all 100,000 takes milliseconds even when optimised; 100 of them would take most of a second.
-        assert!(start.elapsed() < std::time::Duration::from_millis(500), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < std::time::Duration::from_millis(500),
+            "{:?}",
+            start.elapsed()
+        );
     }
 
     #[test]

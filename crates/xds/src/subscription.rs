@@ -19,7 +19,10 @@ pub struct Subscription {
 impl Subscription {
     /// No subscription yet, of that type.
     pub(crate) fn new(type_url: &TypeUrl) -> Self {
-        Self { namespaced: type_url.is_namespaced(), ..Self::default() }
+        Self {
+            namespaced: type_url.is_namespaced(),
+            ..Self::default()
+        }
     }
 
     /// Whether everything is wanted.
@@ -36,7 +39,14 @@ impl Subscription {
     pub fn covers(&self, name: &str) -> bool {
         self.wildcard
             || self.named.contains(name)
-            || (self.namespaced && name.rsplit_once('/').is_some_and(|(ns, _)| self.named.contains(ns)))
+            || (self.namespaced
+                && name
+                    .rsplit_once('/')
+                    .is_some_and(|(ns, _)| self.named.contains(ns)))
+    }
+
+    pub(crate) fn is_namespaced(&self) -> bool {
+        self.namespaced
     }
 
     /// Sets or clears the wildcard; true if that changed something.

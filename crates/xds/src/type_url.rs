@@ -43,20 +43,76 @@ use TypeUrl as T;
 
 /// URL and short name of every type that has a variant.
 const KNOWN: &[(TypeUrl, &str, &str)] = &[
-    (T::Cluster, "type.googleapis.com/envoy.config.cluster.v3.Cluster", "CDS"),
-    (T::Endpoints, "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", "EDS"),
-    (T::Listener, "type.googleapis.com/envoy.config.listener.v3.Listener", "LDS"),
-    (T::ScopedRoute, "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration", "SRDS"),
-    (T::Route, "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "RDS"),
-    (T::VirtualHost, "type.googleapis.com/envoy.config.route.v3.VirtualHost", "VHDS"),
-    (T::ExtensionConfig, "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "ECDS"),
-    (T::Secret, "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "SDS"),
-    (T::Runtime, "type.googleapis.com/envoy.service.runtime.v3.Runtime", "RTDS"),
-    (T::NameTable, "type.googleapis.com/istio.networking.nds.v1.NameTable", "NDS"),
-    (T::ProxyConfig, "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig", "PCDS"),
-    (T::Address, "type.googleapis.com/istio.workload.Address", "WDS"),
-    (T::Workload, "type.googleapis.com/istio.workload.Workload", "WADS-workload"),
-    (T::Authorization, "type.googleapis.com/istio.security.Authorization", "WADS"),
+    (
+        T::Cluster,
+        "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+        "CDS",
+    ),
+    (
+        T::Endpoints,
+        "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+        "EDS",
+    ),
+    (
+        T::Listener,
+        "type.googleapis.com/envoy.config.listener.v3.Listener",
+        "LDS",
+    ),
+    (
+        T::ScopedRoute,
+        "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration",
+        "SRDS",
+    ),
+    (
+        T::Route,
+        "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+        "RDS",
+    ),
+    (
+        T::VirtualHost,
+        "type.googleapis.com/envoy.config.route.v3.VirtualHost",
+        "VHDS",
+    ),
+    (
+        T::ExtensionConfig,
+        "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+        "ECDS",
+    ),
+    (
+        T::Secret,
+        "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+        "SDS",
+    ),
+    (
+        T::Runtime,
+        "type.googleapis.com/envoy.service.runtime.v3.Runtime",
+        "RTDS",
+    ),
+    (
+        T::NameTable,
+        "type.googleapis.com/istio.networking.nds.v1.NameTable",
+        "NDS",
+    ),
+    (
+        T::ProxyConfig,
+        "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig",
+        "PCDS",
+    ),
+    (
+        T::Address,
+        "type.googleapis.com/istio.workload.Address",
+        "WDS",
+    ),
+    (
+        T::Workload,
+        "type.googleapis.com/istio.workload.Workload",
+        "WADS-workload",
+    ),
+    (
+        T::Authorization,
+        "type.googleapis.com/istio.security.Authorization",
+        "WADS",
+    ),
 ];
 
 impl TypeUrl {
@@ -72,13 +128,19 @@ impl TypeUrl {
     pub fn as_str(&self) -> &str {
         match self {
             T::Other(url) => url,
-            known => KNOWN.iter().find(|(t, _, _)| t == known).map_or("", |(_, url, _)| url),
+            known => KNOWN
+                .iter()
+                .find(|(t, _, _)| t == known)
+                .map_or("", |(_, url, _)| url),
         }
     }
 
     /// The name operators use: `CDS`, `EDS`, …; `other` for a type without one, so that a metric's labels stay bounded.
     pub fn short(&self) -> &'static str {
-        KNOWN.iter().find(|(t, _, _)| t == self).map_or("other", |(_, _, short)| short)
+        KNOWN
+            .iter()
+            .find(|(t, _, _)| t == self)
+            .map_or("other", |(_, _, short)| short)
     }
 
     /// Whether the type belongs to the vocabulary of Envoy or Istio. A type that does but that nobody serves is left
@@ -91,7 +153,10 @@ impl TypeUrl {
     /// a state-of-the-world response must be complete because what it leaves out is deleted. The other types are
     /// subscribed to by name; leaving one out of a response says nothing about it.
     pub fn is_whole(&self) -> bool {
-        !matches!(self, T::Endpoints | T::Route | T::VirtualHost | T::ExtensionConfig | T::Secret)
+        !matches!(
+            self,
+            T::Endpoints | T::Route | T::VirtualHost | T::ExtensionConfig | T::Secret
+        )
     }
 
     /// Whether a subscription to `a` includes every `a/…` (Envoy's "namespace matching", used for virtual hosts).
@@ -124,8 +189,25 @@ mod tests {
         let other = TypeUrl::parse("type.googleapis.com/foo.Bar");
         assert_eq!(other.as_str(), "type.googleapis.com/foo.Bar");
         assert_eq!(other.short(), "other");
-        let mut types = vec![other.clone(), T::Route, T::Endpoints, T::Secret, T::Listener, T::Cluster];
+        let mut types = vec![
+            other.clone(),
+            T::Route,
+            T::Endpoints,
+            T::Secret,
+            T::Listener,
+            T::Cluster,
+        ];
         types.sort();
-        assert_eq!(types, [T::Cluster, T::Endpoints, T::Listener, T::Route, T::Secret, other]);
+        assert_eq!(
+            types,
+            [
+                T::Cluster,
+                T::Endpoints,
+                T::Listener,
+                T::Route,
+                T::Secret,
+                other
+            ]
+        );
     }
 }

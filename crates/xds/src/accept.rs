@@ -1,0 +1,134 @@
+//! The plaintext transport: accepts TCP connections and speaks HTTP/2 on them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tower::{Service, ServiceExt};
+
+use crate::configuration::Configuration;
+use crate::server::Server;
+use crate::service::PeerAddress;
+
+/// Cuts a connection. A client that reads nothing cannot be told so: what the transport buffers for it is freed only by
+/// dropping the connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cut {
+    streams: Arc<AtomicUsize>,
+    cut: Arc<Notify>,
+}
+
+impl Cut {
+    /// Cuts the connection unless it carried more than one stream: the others may well be read.
+    pub(crate) fn cut_if_alone(&self) {
+        if self.streams.load(Ordering::Relaxed) <= 1 {
+            self.cut.notify_one();
+        }
+    }
+}
+
+pub(crate) async fn serve<C: Configuration>(
+    server: &Server<C>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) {
+    let (stop, stopped) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(server.clone(), stream, stopped.clone()));
+                }
+                Err(error) => {
+                    // Out of descriptors, or a client that left at once: trying again at once would only burn the CPU.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            },
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+    drop(listener);
+    server.drain();
+    let _ = stop.send(true);
+    let limits = &server.shared.limits;
+    let closed = async { while connections.join_next().await.is_some() {} };
+    if timeout(limits.drain_period + limits.drain_grace, closed)
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            connections = connections.len(),
+            "connections did not close in time"
+        );
+        connections.shutdown().await;
+    }
+}
+
+async fn connection<C: Configuration>(
+    server: Server<C>,
+    stream: TcpStream,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let limits = &server.shared.limits;
+    let address = stream.peer_addr().ok();
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let cut = Cut::default();
+    let service = {
+        let cut = cut.clone();
+        server
+            .service()
+            .map_request(move |mut request: http::Request<hyper::body::Incoming>| {
+                cut.streams.fetch_add(1, Ordering::Relaxed);
+                request.extensions_mut().insert(cut.clone());
+                if let Some(address) = address {
+                    request.extensions_mut().insert(PeerAddress(address));
+                }
+                request
+            })
+    };
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.max_concurrent_streams)
+        .keep_alive_interval(limits.keepalive_interval)
+        .keep_alive_timeout(limits.keepalive_timeout)
+        .max_header_list_size(64 * 1024);
+    let connection =
+        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let mut connection = std::pin::pin!(connection);
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(?address, %error, "connection failed");
+                }
+                return;
+            }
+            () = cut.cut.notified() => {
+                tracing::info!(?address, "connection cut: the client takes nothing of what is sent");
+                return;
+            }
+            _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+        }
+    }
+}
+
+/// The bound that `TowerToHyperService` needs, spelled out so that its absence fails here.
+#[expect(dead_code, reason = "checked by the compiler only")]
+fn is_service<C: Configuration>(
+    server: &Server<C>,
+) -> impl Service<http::Request<hyper::body::Incoming>> + use<C> {
+    server.service()
+}

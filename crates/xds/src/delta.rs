@@ -1,0 +1,210 @@
+//! The incremental variant: requests add and remove names, responses carry what changed and what is gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pilotfish_protos::envoy::config::core::v3::Node;
+use pilotfish_protos::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+
+use crate::frame::delta_response;
+use crate::nonce::Nonce;
+use crate::resource::{Resource, Version, View};
+use crate::session::{
+    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict,
+    Watches, version_of,
+};
+use crate::subscription::WILDCARD;
+use crate::type_url::TypeUrl;
+use crate::watch::{Item, Watch};
+
+/// One incremental stream.
+#[derive(Debug)]
+pub struct Session {
+    watches: Watches,
+}
+
+impl Protocol for Session {
+    type Request = DeltaDiscoveryRequest;
+
+    fn new(config: SessionConfig) -> Self {
+        Self {
+            watches: Watches::new(config),
+        }
+    }
+
+    fn node(request: &DeltaDiscoveryRequest) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Result<Reply, RequestError> {
+        let type_url = self.watches.type_of(&request.type_url)?;
+        self.watches
+            .check(request.resource_names_subscribe.iter())?;
+        self.watches
+            .check(request.resource_names_unsubscribe.iter())?;
+        let first = self.watches.get(&type_url).is_none();
+        let verdict = if first {
+            self.watches.check(
+                request
+                    .initial_resource_versions
+                    .keys()
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            )?;
+            self.start(&type_url, request);
+            Verdict::None
+        } else {
+            self.update(&type_url, request)
+        };
+        self.watches.check_total(&type_url)?;
+        Ok(Reply {
+            type_url,
+            verdict,
+            first,
+        })
+    }
+
+    fn push(&mut self, type_url: &TypeUrl, view: View, generation: Generation) -> Option<Response> {
+        let hold = self.watches.holds_removals(type_url);
+        let watch = self.watches.get_mut(type_url)?;
+        if !view.is_known() {
+            watch.ignore();
+            return None;
+        }
+        if !watch.is_due(&view) {
+            watch.settle(view, generation);
+            return None;
+        }
+        let items = watch.items(&view);
+        let (mut resources, mut removed, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for item in &items {
+            match item {
+                Item::Set(r) => resources.push(r.clone()),
+                Item::Missing(name) => removed.push(name.clone()),
+                Item::Gone(name, was) if hold => gone.push((name.clone(), was.clone())),
+                Item::Gone(name, _) => removed.push(name.clone()),
+            }
+        }
+        watch.linger(gone);
+        if resources.is_empty() && removed.is_empty() && !watch.wants_answer() {
+            watch.settle(view, generation);
+            return None;
+        }
+        if *type_url == TypeUrl::Cluster {
+            self.watches
+                .clusters_sent(resources.iter().map(|r| &r.name));
+        }
+        let nonce = self.watches.next_nonce();
+        let version = version_of(&resources);
+        self.watches
+            .get_mut(type_url)?
+            .record(nonce, view, generation, version, &items);
+        Some(respond(type_url, nonce, &resources, &removed))
+    }
+
+    fn withdraw(&mut self, type_url: &TypeUrl) -> Option<Response> {
+        let names = self.watches.get_mut(type_url)?.take_lingering();
+        if names.is_empty() {
+            return None;
+        }
+        let nonce = self.watches.next_nonce();
+        self.watches
+            .get_mut(type_url)?
+            .record_withdrawal(nonce, version_of(&[]), &names);
+        Some(respond(type_url, nonce, &[], &names))
+    }
+
+    fn watches(&self) -> &Watches {
+        &self.watches
+    }
+}
+
+fn respond(
+    type_url: &TypeUrl,
+    nonce: Nonce,
+    resources: &[Arc<Resource>],
+    removed: &[Arc<str>],
+) -> Response {
+    Response {
+        type_url: type_url.clone(),
+        nonce,
+        frames: delta_response(type_url.as_str(), &nonce.to_string(), resources, removed),
+        resources: resources.len(),
+        removed: removed.len(),
+    }
+}
+
+impl Session {
+    /// The first request of a type. Its nonce, if it has one, is of another stream and means nothing.
+    fn start(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) {
+        let initial: BTreeMap<Arc<str>, Option<Version>> = request
+            .initial_resource_versions
+            .iter()
+            .map(|(name, version)| (Arc::from(name.as_str()), Version::parse(version)))
+            .collect();
+        let mut watch = Watch::new(type_url, initial);
+        let unsubscribes_all = request
+            .resource_names_unsubscribe
+            .iter()
+            .any(|n| n == WILDCARD);
+        if request.resource_names_subscribe.is_empty() {
+            watch
+                .subscription
+                .set_wildcard(type_url.is_whole() && !unsubscribes_all);
+        }
+        for name in request.resource_names_subscribe {
+            if name == WILDCARD {
+                watch.subscription.set_wildcard(true);
+            } else {
+                watch.subscription.add(name.into());
+            }
+        }
+        self.watches.start(type_url, watch);
+    }
+
+    /// Any later request. A subscription counts whatever response the client had seen when it sent it.
+    fn update(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) -> Verdict {
+        let Some(watch) = self.watches.get_mut(type_url) else {
+            return Verdict::None;
+        };
+        let verdict = match (Nonce::parse(&request.response_nonce), &request.error_detail) {
+            _ if request.response_nonce.is_empty() => Verdict::None,
+            (Some(nonce), None) if watch.ack(nonce) => Verdict::Ack(nonce),
+            (Some(nonce), Some(error)) if watch.nack(nonce, &error.message) => {
+                Verdict::Nack(watch.rejected().cloned().unwrap_or(Rejection {
+                    nonce,
+                    message: String::new(),
+                }))
+            }
+            _ => Verdict::Stale,
+        };
+        for name in request.resource_names_unsubscribe {
+            if name == WILDCARD {
+                watch.subscription.set_wildcard(false);
+            } else {
+                let name = watch.intern(name);
+                let was_named = watch.subscription.remove(&name);
+                if watch.subscription.is_wildcard() {
+                    // The client cannot know whether the name is part of "all": it must be told.
+                    watch.asked.insert(name);
+                    watch.answer = true;
+                } else if was_named {
+                    watch.asked.remove(&name);
+                }
+            }
+        }
+        for name in request.resource_names_subscribe {
+            if name == WILDCARD {
+                watch.subscription.set_wildcard(true);
+                watch.resend_all();
+            } else {
+                let name = watch.intern(name);
+                watch.subscription.add(name.clone());
+                watch.asked.insert(name);
+                watch.answer = true;
+            }
+        }
+        watch.forget_unwanted();
+        verdict
+    }
+}

@@ -1,0 +1,222 @@
+//! The state-of-the-world variant: a request lists all names it wants, a response of a whole type lists all there is.
+//!
+//! `version_info` is a hash of the response's content: equal content has an equal version on every replica. Nothing is
+//! ever decided by comparing it, since a client that rejects keeps naming the version it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pilotfish_protos::envoy::config::core::v3::Node;
+use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
+
+use crate::frame::discovery_response;
+use crate::nonce::Nonce;
+use crate::resource::{Resource, Version, View};
+use crate::session::{
+    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict,
+    Watches, version_of,
+};
+use crate::subscription::WILDCARD;
+use crate::type_url::TypeUrl;
+use crate::watch::{Item, Watch};
+
+/// One state-of-the-world stream.
+#[derive(Debug)]
+pub struct Session {
+    watches: Watches,
+}
+
+impl Protocol for Session {
+    type Request = DiscoveryRequest;
+
+    fn new(config: SessionConfig) -> Self {
+        Self {
+            watches: Watches::new(config),
+        }
+    }
+
+    fn node(request: &DiscoveryRequest) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn on_request(&mut self, request: DiscoveryRequest) -> Result<Reply, RequestError> {
+        let type_url = self.watches.type_of(&request.type_url)?;
+        self.watches.check(request.resource_names.iter())?;
+        let first = self.watches.get(&type_url).is_none();
+        let verdict = if first {
+            let mut watch = Watch::new(&type_url, BTreeMap::new());
+            subscribe(&mut watch, &type_url, request.resource_names);
+            watch.asked.clear();
+            self.watches.start(&type_url, watch);
+            Verdict::None
+        } else {
+            self.update(&type_url, request)
+        };
+        Ok(Reply {
+            type_url,
+            verdict,
+            first,
+        })
+    }
+
+    fn push(&mut self, type_url: &TypeUrl, view: View, generation: Generation) -> Option<Response> {
+        let hold = self.watches.holds_removals(type_url);
+        let watch = self.watches.get_mut(type_url)?;
+        if !view.is_known() {
+            watch.ignore();
+            return None;
+        }
+        if !watch.is_due(&view) {
+            watch.settle(view, generation);
+            return None;
+        }
+        let items = watch.items(&view);
+        let mut resources: Vec<Arc<Resource>> = items
+            .iter()
+            .filter_map(|i| match i {
+                Item::Set(r) => Some(r.clone()),
+                Item::Missing(_) | Item::Gone(..) => None,
+            })
+            .collect();
+        let mut deferred = false;
+        if type_url.is_whole() {
+            if hold {
+                watch.linger(items.iter().filter_map(|i| match i {
+                    Item::Gone(name, was) => Some((name.clone(), was.clone())),
+                    Item::Set(_) | Item::Missing(_) => None,
+                }));
+                deferred = resources.is_empty();
+            } else {
+                watch.take_lingering();
+            }
+        } else {
+            deferred = resources.is_empty();
+        }
+        if deferred && !watch.wants_answer() {
+            watch.settle(view, generation);
+            return None;
+        }
+        if *type_url == TypeUrl::Cluster {
+            self.watches
+                .clusters_sent(resources.iter().map(|r| &r.name));
+        }
+        let nonce = self.watches.next_nonce();
+        let watch = self.watches.get_mut(type_url)?;
+        if type_url.is_whole() {
+            resources = watch.wanted(&view).cloned().collect();
+            // A name that is back in the view must not be there twice.
+            let left = watch
+                .lingering()
+                .iter()
+                .filter(|(name, _)| view.get(name).is_none());
+            resources.extend(left.filter_map(|(_, r)| r.clone()));
+        }
+        let version = version_of(&resources);
+        watch.record(nonce, view, generation, version, &items);
+        Some(respond(type_url, version, nonce, &resources))
+    }
+
+    fn withdraw(&mut self, type_url: &TypeUrl) -> Option<Response> {
+        let names = self.watches.get_mut(type_url)?.take_lingering();
+        if names.is_empty() {
+            return None;
+        }
+        let nonce = self.watches.next_nonce();
+        let watch = self.watches.get_mut(type_url)?;
+        let resources: Vec<_> = watch.wanted(watch.base()).cloned().collect();
+        let version = version_of(&resources);
+        watch.record_withdrawal(nonce, version, &names);
+        Some(respond(type_url, version, nonce, &resources))
+    }
+
+    fn watches(&self) -> &Watches {
+        &self.watches
+    }
+}
+
+fn respond(
+    type_url: &TypeUrl,
+    version: Version,
+    nonce: Nonce,
+    resources: &[Arc<Resource>],
+) -> Response {
+    Response {
+        type_url: type_url.clone(),
+        nonce,
+        frames: discovery_response(type_url.as_str(), version, &nonce.to_string(), resources),
+        resources: resources.len(),
+        removed: 0,
+    }
+}
+
+impl Session {
+    /// Any request but the first of its type.
+    fn update(&mut self, type_url: &TypeUrl, request: DiscoveryRequest) -> Verdict {
+        let Some(watch) = self.watches.get_mut(type_url) else {
+            return Verdict::None;
+        };
+        if request.response_nonce.is_empty() {
+            // Sent before the client saw any response: a subscription, not an answer.
+            let changed = subscribe(watch, type_url, request.resource_names);
+            if !changed {
+                watch
+                    .asked
+                    .extend(watch.subscription.named().iter().cloned());
+            }
+            watch.answer = true;
+            return Verdict::None;
+        }
+        // A stale request changes nothing: the client repeats its subscription when it answers the newest response.
+        let Some(nonce) =
+            Nonce::parse(&request.response_nonce).filter(|n| Some(*n) == watch.sent())
+        else {
+            return Verdict::Stale;
+        };
+        let verdict = match request.error_detail {
+            Some(error) if watch.nack(nonce, &error.message) => {
+                Verdict::Nack(watch.rejected().cloned().unwrap_or(Rejection {
+                    nonce,
+                    message: error.message,
+                }))
+            }
+            None if watch.ack(nonce) => Verdict::Ack(nonce),
+            _ => Verdict::None,
+        };
+        if subscribe(watch, type_url, request.resource_names) {
+            watch.answer = true;
+        }
+        verdict
+    }
+}
+
+/// Replaces the subscription. True if it asks for something that it did not ask for before.
+fn subscribe(watch: &mut Watch, type_url: &TypeUrl, names: Vec<String>) -> bool {
+    let wildcard = names.iter().any(|n| n == WILDCARD)
+        || (names.is_empty() && !watch.ever_named && type_url.is_whole());
+    watch.ever_named |= !names.is_empty();
+    let unchanged = watch.subscription.is_wildcard() == wildcard
+        && names.iter().filter(|n| *n != WILDCARD).count() == watch.subscription.named().len()
+        && names
+            .iter()
+            .all(|n| n == WILDCARD || watch.subscription.named().contains(n.as_str()));
+    if unchanged {
+        return false;
+    }
+    let names: BTreeSet<Arc<str>> = names
+        .into_iter()
+        .filter(|n| n != WILDCARD)
+        .map(|n| watch.intern(n))
+        .collect();
+    let added = watch.subscription.replace(names);
+    let newly_all = watch.subscription.set_wildcard(wildcard) && wildcard;
+    if newly_all {
+        watch.resend_all();
+    }
+    let asks = newly_all || !added.is_empty();
+    watch
+        .asked
+        .retain(|n| watch.subscription.named().contains(n));
+    watch.asked.extend(added);
+    watch.forget_unwanted();
+    asks
+}

@@ -1,0 +1,458 @@
+//! One stream: a task that owns the session and the proxy and decides when to compare, send and give up.
+//!
+//! The task waits for requests, for a new generation, for room on the way out and for its time-outs. A generation only
+//! marks types as dirty, so that any number of them merge while a type cannot be sent. Types go out in push order; a type
+//! whose last response is unanswered holds back the later ones, which may refer to what it has yet to bring. A request
+//! that calls for a response is not held back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use pilotfish_protos::envoy::config::core::v3::Node;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::Status;
+
+use crate::configuration::{Configuration, Peer, Push};
+use crate::connection::Connection;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::server::Shared;
+use crate::session::{Generation, Protocol, Response, Verdict};
+use crate::type_url::TypeUrl;
+
+/// A client that reconnects with clusters that are gone gets this long to ask for what may refer to them.
+const REFERRERS_MAY_COME: Duration = Duration::from_secs(2);
+
+/// What a stream is about, before anything was read from it.
+pub(crate) struct Opening {
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) peer: Peer,
+    pub(crate) only: Option<TypeUrl>,
+    pub(crate) delta: bool,
+}
+
+/// Runs a stream to its end.
+pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, opening: Opening) {
+    let Opening {
+        mut inbound,
+        outbound,
+        peer,
+        only,
+        delta,
+    } = opening;
+    let Some(_place) = shared.enter() else {
+        let status = Status::resource_exhausted("too many streams");
+        shared.observer.refused(&status);
+        outbound.end(status);
+        return;
+    };
+    let admitted = tokio::select! {
+        admitted = admit::<C, P>(&shared, &mut inbound, &peer) => admitted,
+        () = gone(&outbound) => Err(Status::cancelled("the client went away")),
+    };
+    let (first, node_id, proxy) = match admitted {
+        Ok(admitted) => admitted,
+        Err(status) => {
+            shared.observer.refused(&status);
+            outbound.end(status);
+            return;
+        }
+    };
+    let id = shared.next_id();
+    let session = P::new(shared.limits.session(shared.stream_nonce(id), only));
+    let connection = Arc::new(Connection {
+        id,
+        node_id,
+        peer: peer.address,
+        connected_at: SystemTime::now(),
+        delta,
+        session: std::sync::Mutex::new(session),
+    });
+    shared.observer.connected(&connection.node_id, &peer);
+    shared.registry.add(connection.clone());
+    let _registered = Registered {
+        shared: shared.clone(),
+        id,
+    };
+    let now = Instant::now();
+    let mut generation = shared.config.generation();
+    generation.mark_unchanged();
+    let mut stream = Stream {
+        started: now,
+        paces: BTreeMap::new(),
+        lingering_since: None,
+        generation,
+        outbound,
+        connection,
+        proxy,
+        shared,
+    };
+    let (status, stuck) = match stream.serve(&mut inbound, first).await {
+        Ok(()) => (Status::ok(""), false),
+        Err(End::Stuck) => (
+            Status::deadline_exceeded("the client takes nothing of what is sent"),
+            true,
+        ),
+        Err(End::Status(status)) => (status, false),
+    };
+    stream
+        .shared
+        .observer
+        .disconnected(&stream.connection.node_id, &status);
+    if stuck {
+        stream.outbound.abort(status);
+        if let Some(cut) = peer.extensions.get::<crate::accept::Cut>() {
+            cut.cut_if_alone();
+        }
+    } else {
+        stream.outbound.end(status);
+    }
+}
+
+async fn gone(outbound: &Outbound) {
+    while !outbound.is_gone() {
+        outbound.taken().await;
+    }
+}
+
+/// Waits for its turn, then for the first request, and lets the control plane judge the node.
+async fn admit<C: Configuration, P: Protocol>(
+    shared: &Shared<C>,
+    inbound: &mut Inbound,
+    peer: &Peer,
+) -> Result<(P::Request, Arc<str>, C::Proxy), Status> {
+    let slot = shared.admission.slot(Instant::now());
+    let slot =
+        slot.ok_or_else(|| Status::resource_exhausted("too many streams wait to be admitted"))?;
+    sleep_until(slot).await;
+    let first = timeout(
+        shared.limits.first_request_timeout,
+        inbound.message::<P::Request>(),
+    )
+    .await;
+    let first = first.map_err(|_| Status::deadline_exceeded("no request came"))??;
+    let first = first
+        .ok_or_else(|| Status::invalid_argument("the stream ended before its first request"))?;
+    let nameless =
+        || Status::invalid_argument("the first request must name its node: node.id is missing");
+    let node: &Node = P::node(&first)
+        .filter(|n| !n.id.is_empty())
+        .ok_or_else(nameless)?;
+    if node.id.len() > shared.limits.max_name_bytes {
+        return Err(Status::invalid_argument("node.id is too long"));
+    }
+    let proxy = shared.config.connect(node, peer)?;
+    let node_id: Arc<str> = Arc::from(node.id.as_str());
+    Ok((first, node_id, proxy))
+}
+
+/// Takes the stream off the debug pages, whatever ends its task.
+struct Registered<C: Configuration> {
+    shared: Arc<Shared<C>>,
+    id: u64,
+}
+
+impl<C: Configuration> Drop for Registered<C> {
+    fn drop(&mut self) {
+        self.shared.registry.remove(self.id);
+    }
+}
+
+/// Why a stream ends early.
+enum End {
+    /// With that status.
+    Status(Status),
+    /// The client takes nothing.
+    Stuck,
+}
+
+impl<S: Into<Status>> From<S> for End {
+    fn from(status: S) -> Self {
+        Self::Status(status.into())
+    }
+}
+
+/// When a type was and is to be sent.
+struct Pace {
+    /// A newer generation may differ from what was sent.
+    dirty: bool,
+    /// When the change, or the request, came that the next response is about.
+    since: Instant,
+    /// When the last response was sent, if it waits for its answer.
+    sent: Option<Instant>,
+    /// The change that the last response is about.
+    sent_since: Instant,
+}
+
+/// What is to be done next.
+enum Step {
+    Push(TypeUrl),
+    Withdraw(TypeUrl),
+    /// Nothing before that time, if any.
+    Wait(Option<Instant>),
+}
+
+struct Stream<C: Configuration, P: Protocol> {
+    shared: Arc<Shared<C>>,
+    connection: Arc<Connection<P>>,
+    proxy: C::Proxy,
+    outbound: Outbound,
+    generation: watch::Receiver<Generation>,
+    paces: BTreeMap<TypeUrl, Pace>,
+    started: Instant,
+    lingering_since: Option<Instant>,
+}
+
+impl<C: Configuration, P: Protocol> Stream<C, P> {
+    async fn serve(&mut self, inbound: &mut Inbound, first: P::Request) -> Result<(), End> {
+        let age = self.shared.limits.age().map(|age| self.started + age);
+        let mut drain = self.shared.drain.subscribe();
+        if *drain.borrow() {
+            drain.mark_changed();
+        }
+        let mut end = age;
+        self.on_request(first)?;
+        loop {
+            let mut wake = self.push_due().await?;
+            let stuck = self
+                .outbound
+                .stuck_since()
+                .map(|since| since + self.shared.limits.send_timeout);
+            if stuck.is_some_and(|at| at <= Instant::now()) {
+                return Err(End::Stuck);
+            }
+            for at in [stuck, end].into_iter().flatten() {
+                wake = Some(wake.map_or(at, |w| w.min(at)));
+            }
+            tokio::select! {
+                request = inbound.message::<P::Request>() => match request? {
+                    Some(request) => self.on_request(request)?,
+                    None => return Ok(()),
+                },
+                changed = self.generation.changed() => {
+                    if changed.is_err() {
+                        return Err(Status::unavailable("the control plane is stopping").into());
+                    }
+                    self.on_generation();
+                }
+                () = self.outbound.taken() => if self.outbound.is_gone() {
+                    return Err(Status::cancelled("the client went away").into());
+                },
+                _ = drain.changed() => {
+                    let delay = self.shared.limits.drain_period.mul_f64(rand::random::<f64>());
+                    let at = Instant::now() + delay;
+                    end = Some(end.map_or(at, |e| e.min(at)));
+                }
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {
+                    if end.is_some_and(|at| at <= Instant::now()) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_generation(&mut self) {
+        let generation = *self.generation.borrow_and_update();
+        let since = self.shared.changed_at(generation);
+        for pace in self.paces.values_mut() {
+            if !pace.dirty {
+                pace.dirty = true;
+                pace.since = since;
+            }
+        }
+    }
+
+    fn on_request(&mut self, request: P::Request) -> Result<(), End> {
+        let now = Instant::now();
+        let reply = self.connection.session().on_request(request)?;
+        let node_id = &self.connection.node_id;
+        let observer = &self.shared.observer;
+        let pace = self.paces.entry(reply.type_url.clone());
+        let pace = pace.or_insert(Pace {
+            dirty: false,
+            since: now,
+            sent: None,
+            sent_since: now,
+        });
+        if !pace.dirty {
+            pace.since = now;
+        }
+        match &reply.verdict {
+            Verdict::None => {}
+            Verdict::Ack(_) => observer.accepted(node_id, &reply.type_url, now - pace.sent_since),
+            Verdict::Nack(rejection) => observer.rejected(node_id, &reply.type_url, rejection),
+            Verdict::Stale => observer.stale(node_id, &reply.type_url),
+        }
+        if self
+            .connection
+            .session()
+            .watches()
+            .get(&reply.type_url)
+            .is_some_and(|w| !w.in_flight())
+        {
+            pace.sent = None;
+        }
+        Ok(())
+    }
+
+    /// Sends what is due and can be sent; returns when to look again at the latest.
+    async fn push_due(&mut self) -> Result<Option<Instant>, End> {
+        loop {
+            if !self.outbound.is_writable() {
+                return Ok(None);
+            }
+            if let Step::Wait(until) = self.next_step() {
+                return Ok(until);
+            }
+            // Held for as long as something is computed, never while a client is waited for: some slow clients must not
+            // keep the others from theirs.
+            let shared = self.shared.clone();
+            let _permit = shared
+                .permits
+                .acquire()
+                .await
+                .map_err(|_| Status::unavailable("the server is stopping"))?;
+            while self.outbound.is_writable() {
+                if self.generation.has_changed().unwrap_or(false) {
+                    self.on_generation();
+                }
+                match self.next_step() {
+                    Step::Push(type_url) => self.push(&type_url)?,
+                    Step::Withdraw(type_url) => {
+                        let start = Instant::now();
+                        let response = self.connection.session().withdraw(&type_url);
+                        self.send(&type_url, response, start, start);
+                    }
+                    Step::Wait(until) => return Ok(until),
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, type_url: &TypeUrl) -> Result<(), End> {
+        let start = Instant::now();
+        let generation = *self.generation.borrow();
+        let (config, proxy, connection) = (&self.shared.config, &mut self.proxy, &self.connection);
+        let (known, response) = blocking(|| {
+            let view = config.view(proxy, type_url);
+            (
+                view.is_known(),
+                connection.session().push(type_url, view, generation),
+            )
+        });
+        if !known && !type_url.is_known() {
+            return Err(Status::invalid_argument(format!("unknown type {type_url}")).into());
+        }
+        let since = self.paces.get_mut(type_url).map_or(start, |pace| {
+            pace.dirty = false;
+            pace.since
+        });
+        self.send(type_url, response, start, since);
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        type_url: &TypeUrl,
+        response: Option<Response>,
+        start: Instant,
+        since: Instant,
+    ) {
+        let Some(response) = response else { return };
+        let now = Instant::now();
+        if let Some(pace) = self.paces.get_mut(type_url) {
+            pace.sent = Some(now);
+            pace.sent_since = since;
+        }
+        let push = Push {
+            type_url,
+            resources: response.resources,
+            removed: response.removed,
+            bytes: response.frames.len(),
+            took: now - start,
+            since: now.saturating_duration_since(since),
+        };
+        self.shared.observer.pushed(&self.connection.node_id, &push);
+        self.outbound.send(response.frames);
+    }
+
+    fn next_step(&mut self) -> Step {
+        let now = Instant::now();
+        let limits = &self.shared.limits;
+        let session = self.connection.session();
+        let mut wait: Option<Instant> = None;
+        let mut held_back = false;
+        let mut settled = true;
+        let mut listens = false;
+        for (type_url, watch) in session.watches().iter() {
+            let Some(pace) = self.paces.get_mut(type_url) else {
+                continue;
+            };
+            if watch.wants_answer() {
+                return Step::Push(type_url.clone());
+            }
+            let mut waits_for_answer = false;
+            if let (true, Some(sent)) = (watch.in_flight(), pace.sent) {
+                let until = sent + limits.ack_timeout;
+                if until > now {
+                    waits_for_answer = true;
+                    wait = Some(wait.map_or(until, |w| w.min(until)));
+                } else {
+                    pace.sent = None;
+                    self.shared
+                        .observer
+                        .unanswered(&self.connection.node_id, type_url);
+                }
+            }
+            if pace.dirty && !waits_for_answer && !held_back {
+                return Step::Push(type_url.clone());
+            }
+            held_back |= pace.dirty;
+            listens |= *type_url == TypeUrl::Listener;
+            if !type_url.is_referred_to() {
+                settled &= !pace.dirty && !waits_for_answer && watch.rejected().is_none();
+            }
+        }
+        let mut lingering = session
+            .watches()
+            .iter()
+            .filter(|(_, w)| w.is_lingering())
+            .peekable();
+        if lingering.peek().is_none() {
+            self.lingering_since = None;
+            return Step::Wait(wait);
+        }
+        let since = *self.lingering_since.get_or_insert(now);
+        let may_come = self.started + REFERRERS_MAY_COME.min(limits.removal_timeout);
+        let overdue = since + limits.removal_timeout;
+        let ready = now >= overdue || (settled && !held_back && (listens || now >= may_come));
+        for (type_url, watch) in lingering {
+            let in_flight =
+                watch.in_flight() && self.paces.get(type_url).is_some_and(|p| p.sent.is_some());
+            if ready && !in_flight {
+                return Step::Withdraw(type_url.clone());
+            }
+        }
+        let until = if settled && !listens && may_come > now {
+            may_come.min(overdue)
+        } else {
+            overdue
+        };
+        if until > now {
+            wait = Some(wait.map_or(until, |w| w.min(until)));
+        }
+        Step::Wait(wait)
+    }
+}
+
+/// Runs something that may compute for a while without holding up the tasks behind it.
+fn blocking<T>(compute: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::try_current().map(|h| h.runtime_flavor()) {
+        Ok(tokio::runtime::RuntimeFlavor::MultiThread) => tokio::task::block_in_place(compute),
+        _ => compute(),
+    }
+}

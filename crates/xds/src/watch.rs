@@ -1,0 +1,462 @@
+//! What one stream knows of one type: what the client wants, what it was sent and what it said about it.
+//!
+//! **What the client holds** is not copied: it is the last view that was sent (`base`) restricted to the subscription.
+//! Where that is uncertain, because a response was rejected, the views it may hold instead are kept too (`suspects`); the
+//! next response then names everything that differs from any of them, and its acceptance ends the doubt.
+//! A rejection alone never causes a response: only other content, or a request, does.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::nonce::Nonce;
+use crate::resource::{Change, Resource, Version, View};
+use crate::session::{Generation, Rejection};
+use crate::subscription::Subscription;
+use crate::type_url::TypeUrl;
+
+/// Views a client may hold after rejections; more than a few only if it rejects one change after another.
+const MAX_SUSPECTS: usize = 4;
+/// Responses without answer that are remembered; more only if a client asks and asks and never answers.
+const MAX_UNANSWERED: usize = 8;
+
+type Names = BTreeSet<Arc<str>>;
+
+/// A response that the client has not answered yet.
+#[derive(Debug)]
+struct Sent {
+    nonce: Nonce,
+    /// What the client held before.
+    prior: View,
+    /// Names in the response for another reason than a difference from `prior`.
+    names: Names,
+    /// The newest suspect that the response has dealt with.
+    suspects: u64,
+    generation: Generation,
+}
+
+/// One resource that a response has to mention.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// It is there.
+    Set(Arc<Resource>),
+    /// It is not there, and the client asked.
+    Missing(Arc<str>),
+    /// It was there and is no more.
+    Gone(Arc<str>, Option<Arc<Resource>>),
+}
+
+impl Item {
+    pub(crate) fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Set(r) => &r.name,
+            Self::Missing(name) | Self::Gone(name, _) => name,
+        }
+    }
+}
+
+/// The state of one type on one stream.
+#[derive(Debug)]
+pub struct Watch {
+    pub(crate) subscription: Subscription,
+    /// Names were subscribed to at some time: an empty list is no wildcard any more (state of the world).
+    pub(crate) ever_named: bool,
+    base: View,
+    suspects: Vec<(u64, View)>,
+    last_suspect: u64,
+    unanswered: VecDeque<Sent>,
+    /// The client must get a response, even an empty one.
+    pub(crate) answer: bool,
+    /// Names the client asked for: sent even if unchanged, reported if missing.
+    pub(crate) asked: Names,
+    /// Names to send again if they exist, because what refers to them was sent.
+    refresh: Names,
+    /// Names that were in a rejected response: sent along with the next one.
+    owed: Names,
+    /// Held by the client, gone from the view, not withdrawn yet.
+    lingering: BTreeMap<Arc<str>, Option<Arc<Resource>>>,
+    /// Versions that the client brought along from another stream, until the first response.
+    initial: Option<BTreeMap<Arc<str>, Option<Version>>>,
+    sent: Option<Nonce>,
+    acked: Option<Nonce>,
+    rejected: Option<Rejection>,
+    version: Option<Version>,
+    generation: Generation,
+    acked_generation: Generation,
+}
+
+impl Watch {
+    /// A watch as of its first request, which is always answered.
+    pub(crate) fn new(type_url: &TypeUrl, initial: BTreeMap<Arc<str>, Option<Version>>) -> Self {
+        Self {
+            subscription: Subscription::new(type_url),
+            ever_named: false,
+            base: View::default(),
+            suspects: Vec::new(),
+            last_suspect: 0,
+            unanswered: VecDeque::new(),
+            answer: true,
+            asked: Names::new(),
+            refresh: Names::new(),
+            owed: Names::new(),
+            lingering: BTreeMap::new(),
+            initial: Some(initial),
+            sent: None,
+            acked: None,
+            rejected: None,
+            version: None,
+            generation: Generation(0),
+            acked_generation: Generation(0),
+        }
+    }
+
+    /// What the client subscribed to.
+    pub fn subscription(&self) -> &Subscription {
+        &self.subscription
+    }
+
+    /// The last response sent.
+    pub fn sent(&self) -> Option<Nonce> {
+        self.sent
+    }
+
+    /// The last response accepted.
+    pub fn acked(&self) -> Option<Nonce> {
+        self.acked
+    }
+
+    /// The last response, if it was rejected.
+    pub fn rejected(&self) -> Option<&Rejection> {
+        self.rejected.as_ref()
+    }
+
+    /// Hash of what the last response contained.
+    pub fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// The generation that was compared with last, whether or not that led to a response.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The last generation that the client is known to hold.
+    pub fn acked_generation(&self) -> Generation {
+        self.acked_generation
+    }
+
+    /// Whether a response waits for its answer.
+    pub fn in_flight(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// Whether a request waits for a response.
+    pub fn wants_answer(&self) -> bool {
+        self.answer
+    }
+
+    /// Whether resources wait to be withdrawn.
+    pub fn is_lingering(&self) -> bool {
+        !self.lingering.is_empty()
+    }
+
+    /// What the client was sent and still wants; after a rejection it may hold something else.
+    pub fn held(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        let lingering = self.lingering.values().flatten();
+        self.base
+            .iter()
+            .filter(|r| self.subscription.covers(&r.name))
+            .chain(lingering)
+    }
+
+    /// The shared name of a resource, if one of that name was sent, else a new one.
+    pub(crate) fn intern(&self, name: String) -> Arc<str> {
+        self.base
+            .get(&name)
+            .map_or_else(|| Arc::from(name), |r| r.name.clone())
+    }
+
+    /// Everything is to be sent again, whatever the client may hold.
+    pub(crate) fn resend_all(&mut self) {
+        let base = std::mem::take(&mut self.base);
+        self.suspect(base);
+        self.answer = true;
+    }
+
+    /// Send these again if they exist and are wanted.
+    pub(crate) fn refresh<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+        let wanted = names
+            .into_iter()
+            .filter(|n| self.subscription.covers(n))
+            .cloned();
+        self.refresh.extend(wanted);
+    }
+
+    /// Forgets what concerns names that are no longer wanted.
+    pub(crate) fn forget_unwanted(&mut self) {
+        let subscription = &self.subscription;
+        for names in [&mut self.refresh, &mut self.owed] {
+            names.retain(|n| subscription.covers(n));
+        }
+        self.lingering.retain(|n, _| subscription.covers(n));
+    }
+
+    fn suspect(&mut self, view: View) {
+        if self.suspects.len() == MAX_SUSPECTS {
+            self.suspects.remove(1);
+        }
+        self.last_suspect += 1;
+        self.suspects.push((self.last_suspect, view));
+    }
+
+    /// The client accepted a response, and with it all earlier ones. False if it is none of those that wait.
+    pub(crate) fn ack(&mut self, nonce: Nonce) -> bool {
+        let Some(at) = self.unanswered.iter().position(|s| s.nonce == nonce) else {
+            return false;
+        };
+        for sent in self.unanswered.drain(..=at) {
+            self.suspects.retain(|(since, _)| *since > sent.suspects);
+            self.acked_generation = sent.generation;
+        }
+        self.acked = Some(nonce);
+        if self.unanswered.is_empty() {
+            self.rejected = None;
+        }
+        true
+    }
+
+    /// The client rejected a response. False if it is none of those that wait.
+    pub(crate) fn nack(&mut self, nonce: Nonce, message: &str) -> bool {
+        let Some(at) = self.unanswered.iter().position(|s| s.nonce == nonce) else {
+            return false;
+        };
+        let mut answered = self.unanswered.drain(..=at).collect::<VecDeque<_>>();
+        let rejected = answered.pop_back();
+        for sent in answered {
+            self.acked = Some(sent.nonce);
+            self.acked_generation = sent.generation;
+        }
+        if let Some(sent) = rejected {
+            self.owed.extend(sent.names);
+            self.suspect(sent.prior);
+        }
+        self.rejected = Some(Rejection {
+            nonce,
+            message: message.chars().take(4096).collect(),
+        });
+        true
+    }
+
+    /// Whether this view calls for a response.
+    pub(crate) fn is_due(&self, view: &View) -> bool {
+        self.answer
+            || !self.asked.is_empty()
+            || self.refresh.iter().any(|n| view.get(n).is_some())
+            || self
+                .base
+                .changes(view)
+                .any(|c| self.subscription.covers(c.name()))
+    }
+
+    /// Nobody serves the type: nothing will be answered.
+    pub(crate) fn ignore(&mut self) {
+        self.answer = false;
+        self.asked.clear();
+    }
+
+    /// The view was compared and calls for nothing.
+    pub(crate) fn settle(&mut self, view: View, generation: Generation) {
+        self.base = view;
+        self.refresh.clear();
+        self.generation = generation;
+        if self.unanswered.is_empty() && self.rejected.is_none() {
+            self.acked_generation = generation;
+        }
+    }
+
+    /// All that the next response has to mention, ordered by name, no name twice.
+    pub(crate) fn items(&self, view: &View) -> Vec<Item> {
+        let mut items = Vec::new();
+        match &self.initial {
+            Some(initial) => self.first_items(view, initial, &mut items),
+            None => {
+                for held in
+                    std::iter::once(&self.base).chain(self.suspects.iter().map(|(_, view)| view))
+                {
+                    items.extend(
+                        held.changes(view)
+                            .filter(|c| self.subscription.covers(c.name()))
+                            .map(|c| match c {
+                                Change::Set(r) => Item::Set(r.clone()),
+                                Change::Removed(r) => Item::Gone(r.name.clone(), Some(r.clone())),
+                            }),
+                    );
+                }
+            }
+        }
+        for name in self.asked.iter().chain(&self.owed) {
+            self.resolve(name, view, &mut items);
+        }
+        items.extend(
+            self.refresh
+                .iter()
+                .filter_map(|n| view.get(n))
+                .cloned()
+                .map(Item::Set),
+        );
+        // A stable sort and the order above make "it was there" give way to "it is missing, as asked" below.
+        items.sort_by(|a, b| a.name().cmp(b.name()));
+        items.dedup_by(|later, first| {
+            let same = later.name() == first.name();
+            if same && matches!(later, Item::Missing(_)) {
+                std::mem::swap(later, first);
+            }
+            same
+        });
+        items
+    }
+
+    /// The first response: all that the client does not hold at that version already.
+    fn first_items(
+        &self,
+        view: &View,
+        initial: &BTreeMap<Arc<str>, Option<Version>>,
+        items: &mut Vec<Item>,
+    ) {
+        let differs = |r: &Arc<Resource>| {
+            initial
+                .get(&r.name)
+                .is_none_or(|held| *held != Some(r.version))
+        };
+        if self.subscription.is_wildcard() {
+            items.extend(view.iter().filter(|r| differs(r)).cloned().map(Item::Set));
+        }
+        for name in self.subscription.named() {
+            let from = items.len();
+            self.resolve(name, view, items);
+            let named = items.split_off(from);
+            items.extend(
+                named
+                    .into_iter()
+                    .filter(|i| !matches!(i, Item::Set(r) if !differs(r))),
+            );
+        }
+        let gone = initial
+            .keys()
+            .filter(|n| self.subscription.covers(n) && view.get(n).is_none());
+        items.extend(gone.map(|n| Item::Gone(n.clone(), None)));
+    }
+
+    /// What a name that was asked for stands for.
+    fn resolve(&self, name: &Arc<str>, view: &View, items: &mut Vec<Item>) {
+        let from = items.len();
+        items.extend(view.get(name).cloned().map(Item::Set));
+        if self.subscription.is_namespaced() {
+            let prefix = format!("{name}/");
+            items.extend(view.with_prefix(&prefix).cloned().map(Item::Set));
+            // A route table is no virtual host, so that it cannot be missing.
+            if !name.contains('/') {
+                return;
+            }
+        }
+        if items.len() == from {
+            items.push(Item::Missing(name.clone()));
+        }
+    }
+
+    /// Takes note that a response is on its way.
+    pub(crate) fn record(
+        &mut self,
+        nonce: Nonce,
+        view: View,
+        generation: Generation,
+        version: Version,
+        items: &[Item],
+    ) {
+        let mut names = std::mem::take(&mut self.asked);
+        names.append(&mut self.refresh);
+        names.append(&mut self.owed);
+        if self.initial.take().is_some() {
+            names.extend(
+                items
+                    .iter()
+                    .filter(|i| !matches!(i, Item::Set(_)))
+                    .map(|i| i.name().clone()),
+            );
+        }
+        for item in items {
+            if !matches!(item, Item::Gone(..)) {
+                self.lingering.remove(item.name());
+            }
+        }
+        self.answer = false;
+        let prior = std::mem::replace(&mut self.base, view);
+        self.push_sent(nonce, prior, names, generation, version);
+    }
+
+    fn push_sent(
+        &mut self,
+        nonce: Nonce,
+        prior: View,
+        names: Names,
+        generation: Generation,
+        version: Version,
+    ) {
+        if self.unanswered.len() == MAX_UNANSWERED {
+            self.unanswered.pop_front();
+        }
+        self.unanswered.push_back(Sent {
+            nonce,
+            prior,
+            names,
+            suspects: self.last_suspect,
+            generation,
+        });
+        self.sent = Some(nonce);
+        self.generation = generation;
+        self.version = Some(version);
+    }
+
+    /// Keeps resources that are gone until [`Watch::take_lingering`].
+    pub(crate) fn linger(
+        &mut self,
+        gone: impl IntoIterator<Item = (Arc<str>, Option<Arc<Resource>>)>,
+    ) {
+        self.lingering.extend(gone);
+    }
+
+    /// The resources that are gone but not withdrawn.
+    pub(crate) fn lingering(&self) -> &BTreeMap<Arc<str>, Option<Arc<Resource>>> {
+        &self.lingering
+    }
+
+    /// The names to withdraw now.
+    pub(crate) fn take_lingering(&mut self) -> Vec<Arc<str>> {
+        let names: Vec<_> = std::mem::take(&mut self.lingering).into_keys().collect();
+        names
+            .into_iter()
+            .filter(|n| self.base.get(n).is_none())
+            .collect()
+    }
+
+    /// Takes note that a withdrawal is on its way.
+    pub(crate) fn record_withdrawal(&mut self, nonce: Nonce, version: Version, names: &[Arc<str>]) {
+        let (prior, generation) = (self.base.clone(), self.generation);
+        self.push_sent(
+            nonce,
+            prior,
+            names.iter().cloned().collect(),
+            generation,
+            version,
+        );
+    }
+
+    /// All that is wanted and there, by section and name.
+    pub(crate) fn wanted<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a Arc<Resource>> {
+        view.iter().filter(|r| self.subscription.covers(&r.name))
+    }
+
+    /// The view that was compared with last.
+    pub(crate) fn base(&self) -> &View {
+        &self.base
+    }
+}
