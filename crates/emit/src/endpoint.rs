@@ -55,6 +55,7 @@ fn locality(group: &EndpointGroup, with_health: bool) -> pb::LocalityLbEndpoints
 fn endpoint(endpoint: &Endpoint, with_health: bool) -> pb::LbEndpoint {
     let health = match endpoint.health {
         _ if !with_health => core::HealthStatus::Unknown,
+        Health::Unknown => core::HealthStatus::Unknown,
         Health::Healthy => core::HealthStatus::Healthy,
         Health::Unhealthy => core::HealthStatus::Unhealthy,
         Health::Draining => core::HealthStatus::Draining,

@@ -70,6 +70,8 @@ pub enum Address {
 /// Health of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
+    /// Nobody says; taken as healthy, but not written.
+    Unknown,
     /// Takes traffic.
     Healthy,
     /// Takes none.

@@ -1,1 +1,23 @@
 //! From the facts of the mesh and the scope of a proxy to the intermediate representation.
+//!
+//! Every function here is pure: what it reads of the mesh goes through a [`Reader`](pilotfish_mesh::Reader), which
+//! records it, and what it may know of the proxy is the scope it is given. A proxy fact that is not in the scope type
+//! cannot be read, so results can be shared by all proxies whose scope is equal.
+#![deny(clippy::disallowed_methods)]
+
+pub mod cluster;
+pub mod endpoint;
+pub mod gateway;
+pub mod inbound;
+pub mod locality;
+pub mod outbound;
+pub mod policy;
+pub mod route;
+pub mod scope;
+pub mod virtual_service;
+pub mod visibility;
+
+pub use scope::{Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope, ProxyKind, RouteScope};
+
+/// A string that is shared, not copied.
+pub type Text = std::sync::Arc<str>;

@@ -1,0 +1,158 @@
+//! Endpoints of one destination as a client sees them.
+
+use std::sync::Arc;
+
+use pilotfish_config::networking::{Subset, TrafficPolicy};
+use pilotfish_ir::endpoint::{Address, EndpointGroup, Health};
+use pilotfish_ir::{endpoint as ir, ClusterName, EndpointSet};
+use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId};
+
+use crate::locality::{self, Group, Member};
+use crate::policy::{self, Rule};
+use crate::visibility;
+use crate::{EndpointScope, Families, Text};
+
+/// All endpoint sets of one service: one for each port, and one more for each port and subset.
+pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
+    let Some(service) = reader.service(id) else { return Vec::new() };
+    if !visibility::uses_eds(service) {
+        return Vec::new();
+    }
+    let rule = policy::rule(reader, &scope.client, service);
+    let mut out = Vec::new();
+    for port in service.ports.iter().filter(|p| p.protocol != pilotfish_mesh::Protocol::Udp) {
+        out.push(set(reader, scope, service, port, rule, None));
+        for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
+            out.push(set(reader, scope, service, port, rule, Some(subset)));
+        }
+    }
+    out
+}
+
+fn set(reader: &Reader<'_>, scope: &EndpointScope, service: &Service, port: &Port, rule: Option<Rule<'_>>, subset: Option<&Subset>) -> EndpointSet {
+    let policy = policy::effective(rule, subset, port.number);
+    let cluster = ClusterName::Outbound {
+        port: port.number,
+        subset: subset.map(|s| Text::from(s.name.as_str())).unwrap_or_default(),
+        host: service.id.host.clone(),
+    };
+    let groups = groups(reader, scope, service, port, &policy, subset, false);
+    EndpointSet { cluster, groups, overprovisioning: None, with_health: true }
+}
+
+#[derive(Clone)]
+struct Candidate {
+    facts: Arc<Endpoint>,
+    built: ir::Endpoint,
+}
+
+impl Member for Candidate {
+    fn facts(&self) -> &Endpoint {
+        &self.facts
+    }
+
+    fn weight(&self) -> u32 {
+        self.built.weight
+    }
+}
+
+/// Endpoints of a port in canonical order, grouped by place. `dns` keeps host names and says nothing of health.
+pub(crate) fn groups(
+    reader: &Reader<'_>,
+    scope: &EndpointScope,
+    service: &Service,
+    port: &Port,
+    policy: &TrafficPolicy,
+    subset: Option<&Subset>,
+    dns: bool,
+) -> Vec<EndpointGroup> {
+    let all = reader.endpoints(&service.id).and_then(|e| e.by_port.get(&port.name)).map_or(&[][..], Vec::as_slice);
+    let unhealthy_too = policy.outlier_detection.as_ref().is_none_or(|o| o.min_health_percent <= 0);
+    let mut by_place: std::collections::BTreeMap<String, Group<Candidate>> = std::collections::BTreeMap::new();
+    for e in all.iter().filter(|e| takes(e, scope, service, subset, unhealthy_too)) {
+        let Some(built) = build(e, scope, dns, mutual_tls(reader, service, e, policy)) else { continue };
+        let l = &e.locality;
+        let group = by_place.entry(format!("{}/{}/{}", l.region, l.zone, l.subzone)).or_insert_with(|| Group {
+            locality: l.clone(),
+            priority: 0,
+            weight: 0,
+            members: Vec::new(),
+        });
+        group.weight = group.weight.saturating_add(built.weight);
+        group.members.push(Candidate { facts: e.clone(), built });
+    }
+    let groups: Vec<_> = by_place.into_values().collect();
+    let preference = locality::preference(reader, policy.load_balancer.as_ref(), service);
+    let groups = match &preference {
+        Some(p) => locality::apply(groups, p, scope, policy.outlier_detection.is_some()),
+        None => groups,
+    };
+    groups
+        .into_iter()
+        .map(|g| EndpointGroup {
+            locality: pilotfish_ir::endpoint::Locality { region: g.locality.region, zone: g.locality.zone, subzone: g.locality.subzone },
+            priority: g.priority,
+            weight: g.weight,
+            endpoints: g.members.into_iter().map(|c| c.built).collect(),
+        })
+        .collect()
+}
+
+fn takes(e: &Endpoint, scope: &EndpointScope, service: &Service, subset: Option<&Subset>, unhealthy_too: bool) -> bool {
+    if service.node_local && e.node != scope.node {
+        return false;
+    }
+    match e.health {
+        EndpointHealth::Healthy | EndpointHealth::Unknown => {}
+        EndpointHealth::Unhealthy if unhealthy_too => {}
+        EndpointHealth::Unhealthy | EndpointHealth::Draining | EndpointHealth::Terminating => return false,
+    }
+    subset.is_none_or(|s| s.labels.iter().all(|(k, v)| e.labels.get(k.as_str()).is_some_and(|have| **have == **v)))
+}
+
+/// Whether the client speaks mutual TLS to this endpoint.
+fn mutual_tls(reader: &Reader<'_>, service: &Service, e: &Endpoint, policy: &TrafficPolicy) -> bool {
+    if policy.tls.is_some() || service.mesh_external {
+        return false;
+    }
+    e.mutual_tls && reader.mesh().enable_auto_mtls != Some(false)
+}
+
+fn build(e: &Endpoint, scope: &EndpointScope, dns: bool, mutual_tls: bool) -> Option<ir::Endpoint> {
+    let families = scope.client.families;
+    let is_ip = |a: &Text| a.parse::<std::net::IpAddr>().ok();
+    let usable: Vec<Address> = e
+        .addresses
+        .iter()
+        .filter(|a| match is_ip(a) {
+            Some(ip) => families == Families::Dual || e.addresses.len() == 1 || if ip.is_ipv4() { families.v4() } else { families.v6() },
+            None => dns || a.starts_with("unix://"),
+        })
+        .map(|a| match a.strip_prefix("unix://") {
+            Some(path) => Address::Unix(Text::from(path)),
+            None => Address::Socket(a.clone(), e.port),
+        })
+        .collect();
+    let mut addresses = usable.into_iter();
+    let address = addresses.next()?;
+    let (name, revision) = pilotfish_mesh::endpoint::canonical(e);
+    let workload = if e.workload.is_empty() && name.is_empty() {
+        Text::default()
+    } else {
+        Text::from(format!("{};{};{};{};{}", e.workload, e.namespace, name, revision, e.cluster))
+    };
+    Some(ir::Endpoint {
+        address,
+        additional: if families == Families::Dual { addresses.collect() } else { Vec::new() },
+        health: match e.health {
+            EndpointHealth::Unknown => Health::Unknown,
+            EndpointHealth::Healthy => Health::Healthy,
+            EndpointHealth::Unhealthy => Health::Unhealthy,
+            EndpointHealth::Draining | EndpointHealth::Terminating => Health::Draining,
+        },
+        weight: e.weight.max(1),
+        mutual_tls,
+        workload,
+        hostname: Text::default(),
+    })
+}

@@ -1,0 +1,353 @@
+//! Route tables of outbound listeners: which tables there are, and their virtual hosts one by one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pilotfish_config::networking::VirtualService;
+use pilotfish_config::Object;
+use pilotfish_ir::route::{Action, Forward, HeaderOps, Route, RouteMatch, WeightedCluster};
+use pilotfish_ir::{ClusterName, Millis, RouteTable, VirtualHost};
+use pilotfish_mesh::{host, Port, Protocol, Reader, Resolution, Service, ServiceId};
+
+use crate::virtual_service::{self, Place};
+use crate::visibility::{self, Egress};
+use crate::{gateway, policy, Client, ProxyKind, RouteScope, Text};
+
+/// Which requests a table is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableKey {
+    /// All hosts of a port.
+    Port(u16),
+    /// One service whose protocol is detected.
+    Service(ServiceId, u16),
+    /// An egress listener bound to a Unix socket.
+    Socket(Text),
+    /// A gateway's address and port.
+    Gateway(gateway::At),
+}
+
+impl TableKey {
+    /// Its name on the wire.
+    pub fn name(&self) -> Text {
+        match self {
+            Self::Port(p) => Text::from(p.to_string()),
+            Self::Service(id, p) => Text::from(format!("{}:{p}", id.host)),
+            Self::Socket(path) => path.clone(),
+            Self::Gateway(at) => gateway::table_name(at),
+        }
+    }
+
+    fn port(&self) -> u16 {
+        match self {
+            Self::Port(p) | Self::Service(_, p) | Self::Gateway((_, p)) => *p,
+            Self::Socket(_) => 0,
+        }
+    }
+}
+
+/// One virtual host of a table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HostKey {
+    /// Of a service.
+    Service(ServiceId),
+    /// Of a host that only VirtualServices know: the object's namespace and name, and the host.
+    Written(Text, Text, Text),
+    /// Of a gateway; an empty host refuses everything.
+    Gateway(Text),
+    /// For everything else.
+    CatchAll,
+}
+
+/// Tables of a proxy.
+pub fn tables(reader: &Reader<'_>, scope: &RouteScope) -> BTreeSet<TableKey> {
+    let client = &scope.client;
+    if client.kind == ProxyKind::Router {
+        return gateway::tables(reader, client, &scope.instances).into_iter().map(TableKey::Gateway).collect();
+    }
+    let wildcard = client.families.wildcards()[0];
+    let mut out = BTreeSet::new();
+    for e in visibility::egress(reader, client) {
+        let written = e.port();
+        if let Some(path) = e.listener.map(|l| l.bind.as_str()).filter(|b| b.starts_with("unix://")) {
+            out.insert(TableKey::Socket(Text::from(path)));
+        }
+        if let Some((port, protocol, _)) = written
+            && routable(protocol)
+        {
+            out.insert(TableKey::Port(port));
+        }
+        let services = visibility::services(reader, client, &e);
+        for s in services.iter().filter(|s| s.resolution != Resolution::Alias) {
+            for p in s.ports.iter().filter(|p| written.is_none_or(|(n, ..)| n == p.number)) {
+                if p.protocol.is_http() {
+                    out.insert(TableKey::Port(p.number));
+                } else if p.protocol.is_auto() {
+                    // A listener of its own has a table of its own.
+                    let own = *visibility::addresses(s, client)[0] != *wildcard || s.is_headless();
+                    out.insert(if own { TableKey::Service(s.id.clone(), p.number) } else { TableKey::Port(p.number) });
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The table without its virtual hosts.
+pub fn table(key: &TableKey) -> RouteTable {
+    RouteTable { name: key.name(), ignore_port: true, max_direct_response: Some(1024 * 1024) }
+}
+
+/// The egress listener a table belongs to: the one written for its port, else the first without a port.
+fn egress_for<'e, 'w>(all: &'e [Egress<'w>], key: &TableKey) -> Option<&'e Egress<'w>> {
+    let port = key.port();
+    let written = |e: &&Egress<'_>| match key {
+        TableKey::Socket(path) => e.listener.is_some_and(|l| l.bind == **path),
+        _ => e.port().is_some_and(|(n, ..)| n == port),
+    };
+    all.iter().find(written).or_else(|| all.iter().find(|e| e.port().is_none()))
+}
+
+/// The virtual hosts of a table, in the order in which they own domains: hosts of VirtualServices by age, then services.
+pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<HostKey> {
+    let client = &scope.client;
+    match key {
+        TableKey::Service(id, _) => return vec![HostKey::Service(id.clone())],
+        TableKey::Gateway(at) => {
+            let hosts = gateway::hosts(reader, client, &scope.instances, at);
+            return if hosts.is_empty() { vec![HostKey::Gateway(Text::default())] } else { hosts.into_iter().map(HostKey::Gateway).collect() };
+        }
+        TableKey::Port(_) | TableKey::Socket(_) => {}
+    }
+    let egress = visibility::egress(reader, client);
+    let mut out = Vec::new();
+    if let Some(e) = egress_for(&egress, key) {
+        let port = key.port();
+        let services = if port == 0 { visibility::services(reader, client, e) } else { visibility::services_on_port(reader, client, e, port) };
+        let routable: Vec<&Arc<Service>> = services.into_iter().filter(|s| routes_at(s, port)).collect();
+        out.extend(written_hosts(reader, client, port, &routable));
+        out.extend(routable.iter().map(|s| HostKey::Service(s.id.clone())));
+    }
+    out.push(HostKey::CatchAll);
+    out
+}
+
+fn routes_at(service: &Service, port: u16) -> bool {
+    service.resolution != Resolution::Alias && service.ports.iter().any(|p| (port == 0 || p.number == port) && routable(p.protocol))
+}
+
+/// HTTP, or something that may turn out to be HTTP.
+pub(crate) fn routable(p: Protocol) -> bool {
+    p.is_http() || p.is_auto()
+}
+
+/// Hosts of VirtualServices that are no service's. They stand beside the services the same VirtualService names; if it
+/// names none they stand in the table of port 80.
+fn written_hosts(reader: &Reader<'_>, client: &Client, port: u16, services: &[&Arc<Service>]) -> Vec<HostKey> {
+    let known: BTreeSet<&str> = services.iter().map(|s| &*s.id.host).collect();
+    let mut out = Vec::new();
+    let mut seen = BTreeSet::new();
+    let hosts: Vec<&Text> = reader.virtual_service_hosts().collect();
+    for h in hosts {
+        if known.contains(&**h) || h.starts_with('*') && services.iter().any(|s| host::covers(h, &s.id.host)) {
+            continue;
+        }
+        for o in reader.virtual_services(h).iter().flat_map(|r| r.iter()) {
+            let Some(vs) = o.get::<VirtualService>() else { continue };
+            if !visible(reader, client, o, vs) || vs.http.is_empty() {
+                continue;
+            }
+            let domain = &reader.settings().domain;
+            let resolved: Vec<Text> = vs.hosts.iter().map(|h| host::resolve(h, &o.key.namespace, domain)).collect();
+            let names_service = resolved.iter().any(|h| known.contains(&**h) || h.starts_with('*') && services.iter().any(|s| host::covers(h, &s.id.host)));
+            if (names_service || port == 80) && seen.insert(h.clone()) {
+                out.push((o.meta.created.unwrap_or(0), HostKey::Written(o.key.namespace.clone(), o.key.name.clone(), h.clone())));
+            }
+        }
+    }
+    out.sort();
+    out.into_iter().map(|(_, k)| k).collect()
+}
+
+fn visible(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualService) -> bool {
+    policy::export_to(&vs.export_to, &reader.mesh().default_virtual_service_export_to, &o.key.namespace).visible(&client.namespace, &o.key.namespace)
+}
+
+/// The VirtualService that applies to a host: the one for the most specific host, the oldest of those.
+pub fn virtual_service_for<'w>(reader: &Reader<'w>, client: &Client, h: &str) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
+    host::candidates(h).iter().find_map(|key| {
+        reader.virtual_services(key)?.iter().find_map(|o| {
+            let vs = o.get::<VirtualService>()?;
+            visible(reader, client, o, vs).then_some((o, vs))
+        })
+    })
+}
+
+/// A virtual host as it stands in a table, before domains that an earlier one owns are taken away.
+pub fn virtual_host(reader: &Reader<'_>, scope: &RouteScope, table: &TableKey, key: &HostKey) -> Option<VirtualHost> {
+    let client = &scope.client;
+    match key {
+        HostKey::Gateway(h) => {
+            let TableKey::Gateway(at) = table else { return None };
+            gateway::virtual_host(reader, client, &scope.instances, at, h)
+        }
+        HostKey::CatchAll => Some(catch_all(visibility::allow_any(reader, client))),
+        HostKey::Written(namespace, name, h) => {
+            let o = reader.virtual_services(h)?.iter().find(|o| o.key.namespace == *namespace && o.key.name == *name)?;
+            let vs = o.get::<VirtualService>()?;
+            let routes = virtual_service::routes(reader, mesh_place(client, table.port()), o, vs);
+            (!routes.is_empty()).then(|| VirtualHost {
+                name: Text::from(format!("{}:{}", domain_name(h), table.port())),
+                domains: vec![domain_name(h)],
+                routes,
+                attempt_count: true,
+                require_tls: false,
+            })
+        }
+        HostKey::Service(id) => {
+            let service = reader.service(id)?;
+            let port = service.ports.iter().find(|p| (table.port() == 0 || p.number == table.port()) && routable(p.protocol))?;
+            let written = virtual_service_for(reader, client, &id.host)
+                .map(|(o, vs)| virtual_service::routes(reader, mesh_place(client, port.number), o, vs))
+                .filter(|r| !r.is_empty());
+            let domains = match table {
+                TableKey::Service(..) => vec![Text::from("*")],
+                _ => domains(reader, client, service),
+            };
+            Some(VirtualHost {
+                name: Text::from(format!("{}:{}", id.host, port.number)),
+                domains,
+                routes: written.unwrap_or_else(|| vec![default_route(reader, client, service, port)]),
+                attempt_count: true,
+                require_tls: false,
+            })
+        }
+    }
+}
+
+fn mesh_place(client: &Client, port: u16) -> Place<'_> {
+    static MESH: std::sync::LazyLock<[Text; 1]> = std::sync::LazyLock::new(|| [Text::from("mesh")]);
+    Place { client, port, gateways: MESH.as_slice(), tls: false }
+}
+
+fn default_route(reader: &Reader<'_>, client: &Client, service: &Service, port: &Port) -> Route {
+    let host = service.id.host.clone();
+    let hash = virtual_service::hash_of_service(reader, client, service, port.number);
+    plain_route(
+        "default",
+        Forward {
+            to: vec![to(ClusterName::Outbound { port: port.number, subset: Text::default(), host: host.clone() })],
+            split: false,
+            timeout: Millis(0),
+            max_grpc_timeout: Some(Millis(0)),
+            stream_duration: None,
+            retries: virtual_service::retries(reader.mesh().default_http_retry_policy.as_ref(), false),
+            rewrite: None,
+            mirrors: Vec::new(),
+            hash: hash.into_iter().collect(),
+        },
+        Some(format!("{host}:{}/*", port.number)),
+    )
+}
+
+/// A destination without weight.
+pub(crate) fn to(cluster: ClusterName) -> WeightedCluster {
+    WeightedCluster { cluster, weight: 0, headers: HeaderOps::default(), host_rewrite: None }
+}
+
+/// A route for everything, without policy.
+pub(crate) fn plain_route(name: &str, forward: Forward, operation: Option<String>) -> Route {
+    Route {
+        name: Text::from(name),
+        matches: RouteMatch::any(),
+        action: Action::Forward(Box::new(forward)),
+        operation,
+        origin: None,
+        headers: HeaderOps::default(),
+        fault: None,
+        cors: None,
+        stat_prefix: None,
+    }
+}
+
+fn catch_all(allow: bool) -> VirtualHost {
+    let (name, route) = if allow {
+        let forward = Forward {
+            to: vec![to(ClusterName::Passthrough)],
+            split: false,
+            timeout: Millis(0),
+            max_grpc_timeout: Some(Millis(0)),
+            stream_duration: None,
+            retries: None,
+            rewrite: None,
+            mirrors: Vec::new(),
+            hash: Vec::new(),
+        };
+        ("allow_any", plain_route("allow_any", forward, None))
+    } else {
+        let mut r = plain_route("block_all", empty_forward(), None);
+        r.action = Action::Respond { status: 502, body: None };
+        ("block_all", r)
+    };
+    VirtualHost { name: Text::from(name), domains: vec![Text::from("*")], routes: vec![route], attempt_count: true, require_tls: false }
+}
+
+fn empty_forward() -> Forward {
+    Forward {
+        to: Vec::new(),
+        split: false,
+        timeout: Millis(0),
+        max_grpc_timeout: None,
+        stream_duration: None,
+        retries: None,
+        rewrite: None,
+        mirrors: Vec::new(),
+        hash: Vec::new(),
+    }
+}
+
+/// A host or address as it may stand among domains: IPv6 needs brackets.
+pub(crate) fn domain_name(host: &str) -> Text {
+    if host.contains(':') && !host.starts_with('[') { Text::from(format!("[{host}]")) } else { Text::from(host) }
+}
+
+/// Domains of a service: its host, the short forms a client of its namespace or domain may use, and its addresses.
+fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text> {
+    let mut out: Vec<Text> = Vec::new();
+    let aliases = service.aliases.iter().filter_map(|id| reader.service(id)).filter(|s| visibility::exported(s, client)).map(|s| &s.id.host);
+    for h in std::iter::once(&service.id.host).chain(aliases) {
+        out.push(domain_name(h));
+        out.extend(short_names(h, &client.dns_domain));
+    }
+    if service.is_headless() {
+        let every: Vec<Text> = out.iter().map(|d| Text::from(format!("*.{d}"))).collect();
+        out.extend(every);
+    }
+    out.extend(visibility::addresses(service, client).iter().filter(|a| &***a != visibility::UNSPECIFIED).map(|a| domain_name(a)));
+    out
+}
+
+/// Short names that the resolver of `dns_domain` completes to `host`.
+fn short_names(h: &str, dns_domain: &str) -> Vec<Text> {
+    let mut out = Vec::new();
+    if h.parse::<std::net::IpAddr>().is_err() {
+        out.push(Text::from(format!("{h}.")));
+    }
+    let (client_namespace, client_root) = dns_domain.split_once(".svc.").unwrap_or(("", dns_domain));
+    match h.split_once(".svc.") {
+        Some((full, root)) if root == client_root && !client_namespace.is_empty() => {
+            let Some((name, namespace)) = full.split_once('.') else { return out };
+            if namespace == client_namespace {
+                out.push(Text::from(name));
+            }
+            out.push(Text::from(format!("{full}.svc")));
+            out.push(Text::from(full));
+        }
+        _ => {
+            // Outside Kubernetes only what the client's own domain completes.
+            if let Some(short) = h.strip_suffix(dns_domain).and_then(|s| s.strip_suffix('.')).filter(|s| !s.is_empty() && !dns_domain.is_empty()) {
+                out.push(Text::from(short));
+            }
+        }
+    }
+    out
+}

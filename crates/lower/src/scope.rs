@@ -1,0 +1,153 @@
+//! What lowering may know of a proxy: one type per section of its configuration.
+
+use std::collections::BTreeMap;
+
+use pilotfish_ir::listener::Tracing;
+use pilotfish_mesh::{Instance, Locality};
+
+use crate::Text;
+
+/// What a proxy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProxyKind {
+    /// Stands beside one workload.
+    Sidecar,
+    /// A gateway.
+    Router,
+}
+
+/// Address families a proxy has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Families {
+    /// Only IPv4.
+    V4,
+    /// Only IPv6.
+    V6,
+    /// Both, with dual-stack configuration switched on.
+    Dual,
+}
+
+impl Families {
+    /// IPv4 addresses are usable.
+    pub fn v4(self) -> bool {
+        self != Self::V6
+    }
+
+    /// IPv6 addresses are usable.
+    pub fn v6(self) -> bool {
+        self != Self::V4
+    }
+
+    /// The addresses that mean "all", main one first.
+    pub fn wildcards(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &["0.0.0.0"],
+            Self::V6 => &["::"],
+            Self::Dual => &["0.0.0.0", "::"],
+        }
+    }
+
+    /// The loopback addresses, main one first.
+    pub fn loopbacks(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &["127.0.0.1"],
+            Self::V6 => &["::1"],
+            Self::Dual => &["127.0.0.1", "::1"],
+        }
+    }
+}
+
+/// How a sidecar gets its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Interception {
+    /// iptables REDIRECT.
+    Redirect,
+    /// iptables TPROXY: source addresses are kept.
+    Tproxy,
+    /// None: the application dials the proxy.
+    None,
+}
+
+/// A proxy as a client of the mesh: the part every outbound section needs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Client {
+    /// What it does.
+    pub kind: ProxyKind,
+    /// Namespace.
+    pub namespace: Text,
+    /// DNS domain its short names are resolved in, such as `shop.svc.cluster.local`.
+    pub dns_domain: Text,
+    /// Address families.
+    pub families: Families,
+    /// It captures DNS, so allocated addresses reach it.
+    pub dns_capture: bool,
+    /// Labels that some selector reads; no others.
+    pub labels: BTreeMap<Text, Text>,
+    /// How it gets connections.
+    pub interception: Interception,
+    /// It may bind ports below 1024.
+    pub privileged: bool,
+}
+
+/// What clusters depend on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterScope {
+    /// The client.
+    pub client: Client,
+    /// Where it is: static endpoint lists are ordered by it.
+    pub locality: Locality,
+}
+
+/// What endpoints depend on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointScope {
+    /// The client.
+    pub client: Client,
+    /// Where it is.
+    pub locality: Locality,
+    /// Network it is in.
+    pub network: Text,
+    /// Cluster it is in.
+    pub cluster: Text,
+    /// Node it runs on; empty unless some service is bound to nodes.
+    pub node: Text,
+}
+
+/// What route tables depend on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteScope {
+    /// The client.
+    pub client: Client,
+    /// Gateways it serves are chosen by labels, which are in the client; its own ports by its instances.
+    pub instances: Vec<Instance>,
+}
+
+/// What outbound listeners depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerScope {
+    /// The client.
+    pub client: Client,
+    /// Who it is, for tracing tags.
+    pub tracing: Tracing,
+    /// Its own address, if it is an endpoint of a headless service: it does not listen for itself.
+    pub own_address: Option<Text>,
+    /// Services a gateway serves (maps service ports to container ports); empty for sidecars.
+    pub instances: Vec<Instance>,
+    /// HTTP/1.0 is accepted.
+    pub http10: bool,
+}
+
+/// What the inbound side depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InboundScope {
+    /// The proxy as a client, for its namespace, labels and families.
+    pub client: Client,
+    /// Who it is, for tracing tags.
+    pub tracing: Tracing,
+    /// Services its workload serves.
+    pub instances: Vec<Instance>,
+    /// HTTP/1.0 is accepted.
+    pub http10: bool,
+    /// Its own addresses, where listeners are bound to them.
+    pub addresses: Vec<Text>,
+}
