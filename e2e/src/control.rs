@@ -1,6 +1,6 @@
 //! The control plane under test.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::net::Net;
 use crate::process::{Process, Start};
 use crate::tools;
 
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(10);
 
-/// Where it listens.
+/// Where it listens: xDS where proxies reach it, the rest on loopback, which is who it shows its debug pages to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// xDS in plain text.
@@ -81,7 +82,7 @@ impl ControlPlane {
     fn wait_ready(&mut self) -> Result<()> {
         let (net, ready) = (
             self.net.clone(),
-            SocketAddr::new(self.address, self.ports.http),
+            SocketAddr::from((LOOPBACK, self.ports.http)),
         );
         self.process.wait_for("control plane ready", START, || {
             let response = Client::new(&net, ready, "pilotfish")
@@ -101,7 +102,7 @@ impl ControlPlane {
 
     /// Where the debug pages are.
     pub fn monitoring(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.ports.monitoring)
+        SocketAddr::from((LOOPBACK, self.ports.monitoring))
     }
 
     /// A page of the monitoring port, as JSON.
@@ -144,18 +145,17 @@ impl ControlPlane {
 }
 
 fn launch(net: &Net, address: IpAddr, ports: Ports, config: &Path, logs: &Path) -> Result<Process> {
-    let at = |port: u16| SocketAddr::new(address, port).to_string();
     let mut args = vec![
         "serve".to_owned(),
         "--config-dir".to_owned(),
         config.display().to_string(),
     ];
-    for (flag, port) in [
-        ("--grpc-addr", ports.grpc),
-        ("--http-addr", ports.http),
-        ("--monitoring-addr", ports.monitoring),
+    for (flag, address, port) in [
+        ("--grpc-addr", address, ports.grpc),
+        ("--http-addr", LOOPBACK, ports.http),
+        ("--monitoring-addr", LOOPBACK, ports.monitoring),
     ] {
-        args.extend([flag.to_owned(), at(port)]);
+        args.extend([flag.to_owned(), SocketAddr::new(address, port).to_string()]);
     }
     Process::start(Start {
         name: "pilotfish",

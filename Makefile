@@ -1,0 +1,36 @@
+# One command for each thing a person wants to do here. The scripts do the work and can be called alone.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt lint parity bench fuzz clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## the bookshop with real Envoys while the canary's weight changes (DEMO_SECONDS=n ends it)
+	@scripts/prepare demo
+	cargo build --release --package pilotfish --package pilotfish-e2e --bins
+	@PILOTFISH=$${CARGO_TARGET_DIR:-target}/release/pilotfish $${CARGO_TARGET_DIR:-target}/release/pilotfish-demo
+
+test: ## everything CI runs: format, lint, unit, property, end-to-end, fuzz, parity floors
+	@scripts/test
+
+check: ## does it compile, everywhere
+	cargo check --workspace --all-targets
+
+fmt: ## format the code
+	cargo fmt --all
+
+lint: ## clippy, warnings are errors
+	cargo clippy --workspace --all-targets -- -D warnings
+
+parity: ## compare with the recorded istiod, where ../shared is there
+	@scripts/parity
+
+bench: ## the same mesh against istiod and ours, where ../shared is there (BENCH_ARGS="--only ours")
+	@scripts/bench $(BENCH_ARGS)
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (60)
+	@scripts/fuzz $${FUZZ_SECONDS:-60}
+
+clean: ## remove everything that was built or fetched
+	cargo clean
+	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
