@@ -10,8 +10,10 @@ pub mod core;
 pub mod diagnostic;
 pub mod duration;
 pub mod extensions;
+mod finding;
 pub mod kind;
 pub mod mesh;
+mod names;
 pub mod networking;
 pub mod object;
 pub mod parse;
@@ -20,6 +22,7 @@ pub mod selector;
 pub mod snapshot;
 pub mod store;
 pub mod telemetry;
+mod validate;
 
 pub use diagnostic::{Diagnostic, Severity};
 pub use duration::Duration;
