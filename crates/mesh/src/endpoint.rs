@@ -55,7 +55,8 @@ pub enum EndpointHealth {
 /// One endpoint of one port of a service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// Addresses (IP, host name or `unix://path`), the main one first.
+    /// Addresses (IP, host name or `unix://path`), the main one first. None: it is reached through the gateway of its
+    /// network only.
     pub addresses: Vec<Text>,
     /// Port it listens on; 0 for Unix sockets.
     pub port: u16,
@@ -91,7 +92,11 @@ pub struct Endpoint {
 /// `service.istio.io/canonical-name`, `app.kubernetes.io/name` and `app`, else the workload's name; the revision the first
 /// of `service.istio.io/canonical-revision`, `app.kubernetes.io/version` and `version`, and empty for `latest` or none.
 pub fn canonical(endpoint: &Endpoint) -> (Text, Text) {
-    let first = |keys: [&str; 3]| keys.iter().find_map(|key| endpoint.labels.get(*key)).cloned();
+    let first = |keys: [&str; 3]| {
+        keys.iter()
+            .find_map(|key| endpoint.labels.get(*key))
+            .cloned()
+    };
     let name = first([
         "service.istio.io/canonical-name",
         "app.kubernetes.io/name",

@@ -5,13 +5,21 @@
 //! value changed; deriving it from nothing gives an equal world.
 #![deny(clippy::disallowed_methods)]
 
+mod alias;
+mod allocation;
+mod declare;
+mod diagnostics;
 pub mod endpoint;
 pub mod fact;
 pub mod host;
+mod index;
+mod population;
 pub mod protocol;
 pub mod reader;
 pub mod rules;
 pub mod service;
+mod update;
+mod view;
 pub mod workload;
 pub mod world;
 

@@ -65,7 +65,10 @@ impl Protocol {
             _ => {}
         }
         let word = app_protocol.unwrap_or(name);
-        if word.get(..8).is_some_and(|w| w.eq_ignore_ascii_case("grpc-web")) {
+        if word
+            .get(..8)
+            .is_some_and(|w| w.eq_ignore_ascii_case("grpc-web"))
+        {
             return Self::GrpcWeb;
         }
         match Self::parse(word.split('-').next().unwrap_or_default()) {

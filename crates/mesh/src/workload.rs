@@ -1,10 +1,18 @@
 //! Workloads: what runs behind an address, and which services it serves.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilotfish_config::ObjectKey;
+use pilotfish_config::core::{Pod, Service as KubeService};
+use pilotfish_config::{Kind, Object, ObjectKey};
 
-use crate::{Labels, Locality, ServiceId, Text};
+use crate::index::{self, Ref};
+use crate::population::{Target, entry_target, target};
+use crate::view::{in_service, pod_port};
+use crate::{
+    Labels, Locality, Protocol, Registry, Resolution, Service, ServiceEndpoints, ServiceId, Text,
+    World,
+};
 
 /// A service port that a workload serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,10 +32,186 @@ pub struct Workload {
     pub source: ObjectKey,
     /// All its addresses.
     pub addresses: Vec<Text>,
-    /// Labels.
+    /// Labels, with those of its place (region, zone, subzone, cluster, network, node).
     pub labels: Arc<Labels>,
     /// Place.
     pub locality: Locality,
-    /// Services it serves, in order of the services' age, then port.
+    /// Services it serves, in order of the services' age and host, then of their ports.
     pub instances: Vec<Instance>,
+}
+
+/// Ports of a service whose endpoints have an address, with the port listened on.
+fn ports_at(service: &Service, endpoints: &ServiceEndpoints, address: &str) -> Vec<Instance> {
+    let mut found = Vec::new();
+    for port in &service.ports {
+        let list = endpoints.by_port.get(&port.name).into_iter().flatten();
+        for endpoint in list.filter(|e| e.addresses.first().is_some_and(|a| &**a == address)) {
+            found.push(Instance {
+                service: service.id.clone(),
+                port: port.number,
+                target: endpoint.port,
+            });
+        }
+    }
+    found
+}
+
+impl World {
+    /// The workload at an address; of several, WorkloadEntries first, then pods in service, then the oldest.
+    pub(crate) fn workload_at(&self, address: &Text) -> Option<Workload> {
+        let objects = self
+            .index
+            .at(address)
+            .filter_map(|key| self.snapshot.get(key));
+        let object = objects.min_by_key(|object| {
+            let pod = object.get::<Pod>();
+            (
+                pod.is_some(),
+                !pod.is_some_and(in_service),
+                object.meta.created.unwrap_or(0),
+                object.key.clone(),
+            )
+        })?;
+        let view = self.view();
+        let (labels, locality, ports) = view.workload_facts(object)?;
+        let selecting: BTreeSet<&ObjectKey> = self
+            .index
+            .selecting(&object.key.namespace, &labels)
+            .filter(|key| key.kind == Kind::Service)
+            .collect();
+        let selectable = match object.get::<Pod>() {
+            Some(_) => &object.meta.labels,
+            None => &*labels,
+        };
+        let mut instances = Vec::new();
+        let mut selected = false;
+        for key in selecting {
+            let Some(spec) = self.snapshot.get(key).and_then(|o| index::kube(o)) else {
+                continue;
+            };
+            if spec.selector.is_empty() || !index::selects(&spec.selector, selectable) {
+                continue;
+            }
+            let id = index::kube_id(&key.namespace, &key.name, &self.settings);
+            let Some(service) = self.services.get(&id) else {
+                continue;
+            };
+            selected = true;
+            match object.get::<Pod>() {
+                Some(pod) => pod_instances(service, spec, pod, &mut instances),
+                None if service.resolution == Resolution::ClientSide => {
+                    for port in spec.ports.iter().filter(|port| port.port > 0) {
+                        let udp = service
+                            .port(port.port)
+                            .is_some_and(|p| p.protocol == Protocol::Udp);
+                        if let (false, Some(target)) = (udp, entry_target(port, &ports)) {
+                            instances.push(Instance {
+                                service: id.clone(),
+                                port: port.port,
+                                target,
+                            });
+                        }
+                    }
+                }
+                None => {}
+            }
+        }
+        self.endpoint_instances(object, !selected, &mut instances);
+        let age = |instance: &Instance| {
+            let created = self
+                .services
+                .get(&instance.service)
+                .map_or(0, |s| s.created);
+            (created, instance.service.host.clone())
+        };
+        instances.sort_by_cached_key(age);
+        Some(Workload {
+            source: object.key.clone(),
+            addresses: index::addresses(object),
+            labels,
+            locality,
+            instances,
+        })
+    }
+
+    /// Services of the workload's namespace that have it as an endpoint: those of ServiceEntries, and those of Kubernetes
+    /// that no selector ties to it.
+    fn endpoint_instances(&self, object: &Object, kubernetes: bool, instances: &mut Vec<Instance>) {
+        let namespace = &object.key.namespace;
+        let addresses = index::addresses(object);
+        let by_address = addresses
+            .iter()
+            .map(|a| Ref::Address(namespace.clone(), a.clone()));
+        let by_name = Ref::Pod(namespace.clone(), object.key.name.clone());
+        let ids: BTreeSet<&ServiceId> = by_address
+            .chain([by_name])
+            .flat_map(|reference| self.index.referring(&reference).collect::<Vec<_>>())
+            .filter(|id| id.namespace == *namespace)
+            .collect();
+        for id in ids {
+            let Some(service) = self.services.get(id) else {
+                continue;
+            };
+            for registry in [Registry::Kubernetes, Registry::External] {
+                let wanted = match registry {
+                    Registry::Kubernetes if kubernetes && object.kind() == Kind::Pod => {
+                        &addresses[..addresses.len().min(1)]
+                    }
+                    Registry::Kubernetes => &[],
+                    Registry::External => &addresses[..],
+                };
+                for address in wanted {
+                    instances.extend(self.ports_of(service, registry, address));
+                }
+            }
+        }
+    }
+
+    fn ports_of(&self, service: &Service, registry: Registry, address: &Text) -> Vec<Instance> {
+        let declared_by = |wanted: Registry| {
+            self.index
+                .declarers(&service.id)
+                .any(|key| (key.kind == Kind::Service) == (wanted == Registry::Kubernetes))
+        };
+        if !declared_by(registry) {
+            return Vec::new();
+        }
+        let other = match registry {
+            Registry::Kubernetes => Registry::External,
+            Registry::External => Registry::Kubernetes,
+        };
+        if declared_by(other) {
+            let population = self.view().population(service, Some(registry));
+            return ports_at(service, &population.endpoints, address);
+        }
+        let endpoints = self.endpoints.get(&service.id);
+        endpoints.map_or_else(Vec::new, |e| ports_at(service, e, address))
+    }
+}
+
+/// Ports of a Kubernetes service that a pod serves; of several that lead to one port of the pod, the first.
+fn pod_instances(service: &Service, spec: &KubeService, pod: &Pod, instances: &mut Vec<Instance>) {
+    let mut seen = BTreeSet::new();
+    for port in spec.ports.iter().filter(|port| port.port > 0) {
+        let Some(protocol) = service
+            .ports
+            .iter()
+            .find(|p| *p.name == *port.name)
+            .map(|p| p.protocol)
+        else {
+            continue;
+        };
+        let target = match target(port) {
+            Target::Number(number, _) => Some(number),
+            Target::Name(name) => pod_port(pod, name, port.protocol),
+        };
+        let Some(target) = target.filter(|target| seen.insert((*target, protocol))) else {
+            continue;
+        };
+        instances.push(Instance {
+            service: service.id.clone(),
+            port: port.port,
+            target,
+        });
+    }
 }

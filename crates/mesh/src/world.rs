@@ -7,7 +7,12 @@ use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::{Diagnostic, ObjectKey, Snapshot};
 
+use crate::alias::Aliases;
+use crate::allocation::Slots;
+use crate::index::Index;
 use crate::rules::Ranked;
+use crate::update;
+use crate::view::View;
 use crate::{Fact, Service, ServiceEndpoints, ServiceId, Text, Workload};
 
 /// Switches of the control plane that shape its output; set once at start.
@@ -53,6 +58,11 @@ pub struct World {
     pub(crate) gateways: Ranked,
     pub(crate) sidecars: OrdMap<Text, Ranked>,
     pub(crate) workloads: OrdMap<Text, Arc<Workload>>,
+    /// What all of it was derived from.
+    pub(crate) snapshot: Snapshot,
+    pub(crate) index: Index,
+    pub(crate) aliases: Aliases,
+    pub(crate) slots: Slots,
 }
 
 /// What a change did.
@@ -67,19 +77,78 @@ pub struct Update {
 impl World {
     /// A world without objects.
     pub fn empty(settings: Settings) -> Self {
-        let _ = settings;
-        todo!()
+        let snapshot = Snapshot::default();
+        Self {
+            settings: Arc::new(settings),
+            mesh: snapshot.mesh.clone(),
+            networks: snapshot.networks.clone(),
+            services: OrdMap::new(),
+            ordered: Arc::default(),
+            by_host: OrdMap::new(),
+            by_port: OrdMap::new(),
+            endpoints: OrdMap::new(),
+            identities: OrdMap::new(),
+            destination_rules: OrdMap::new(),
+            virtual_services: OrdMap::new(),
+            gateway_virtual_services: OrdMap::new(),
+            gateways: Arc::default(),
+            sidecars: OrdMap::new(),
+            workloads: OrdMap::new(),
+            snapshot,
+            index: Index::default(),
+            aliases: Aliases::default(),
+            slots: Slots::default(),
+        }
     }
 
     /// Derives the next world: `snapshot` is the new configuration, `changed` the keys of objects that differ from the
     /// configuration this world was derived from.
     pub fn update(&self, snapshot: &Snapshot, changed: &[ObjectKey]) -> Update {
-        let _ = (snapshot, changed);
-        todo!()
+        update::derive(self, snapshot, changed)
     }
 
-    /// Problems that show only when objects are seen together.
+    /// Problems that show only when objects are seen together. Costs as much as there are objects.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        todo!()
+        crate::diagnostics::all(self)
+    }
+
+    /// Mesh configuration.
+    pub fn mesh(&self) -> &MeshConfig {
+        &self.mesh
+    }
+
+    /// Networks of the mesh.
+    pub fn networks(&self) -> &MeshNetworks {
+        &self.networks
+    }
+
+    /// Settings of the control plane.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// All services, oldest first.
+    pub fn services(&self) -> impl ExactSizeIterator<Item = &Arc<Service>> {
+        self.ordered.iter()
+    }
+
+    /// Endpoints by service, for services that have any.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&ServiceId, &Arc<ServiceEndpoints>)> {
+        self.endpoints.iter()
+    }
+
+    /// Workloads by address.
+    pub fn workloads(&self) -> impl Iterator<Item = (&Text, &Arc<Workload>)> {
+        self.workloads.iter()
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            snapshot: &self.snapshot,
+            settings: &self.settings,
+            index: &self.index,
+            aliases: &self.aliases,
+            slots: &self.slots,
+        }
     }
 }

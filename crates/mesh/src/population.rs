@@ -1,0 +1,623 @@
+//! The endpoints of a service: from EndpointSlices, ServiceEntries and WorkloadEntries.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use pilotfish_config::core::{
+    AddressType, Endpoint as SliceEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
+    Endpoints, IntOrString, Pod, Protocol as Transport, Service as KubeService, TargetRef,
+};
+use pilotfish_config::networking::{ServiceEntry, ServicePort, WorkloadEntry};
+use pilotfish_config::{Kind, Object, ObjectKey};
+
+use crate::declare::{entry_addresses, port_number};
+use crate::index::{self, Ref};
+use crate::view::{self, TLS_MODE, View};
+use crate::{
+    Endpoint, EndpointHealth, Labels, Locality, Registry, Resolution, Service, ServiceEndpoints,
+    Text,
+};
+
+/// Labels of a service that ask for sessions which survive draining.
+const PERSISTENT_SESSION: [&str; 2] = [
+    "istio.io/persistent-session",
+    "istio.io/persistent-session-header",
+];
+const UNIX: &str = "unix://";
+
+/// What a service has behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Population {
+    /// Its endpoints.
+    pub(crate) endpoints: ServiceEndpoints,
+    /// The identities they run as and those that users say they have, sorted.
+    pub(crate) identities: Vec<Text>,
+    /// What was looked up on the way.
+    pub(crate) refs: BTreeSet<Ref>,
+}
+
+/// Who says which port of the service an endpoint is for.
+enum PortKey {
+    Name(Text),
+    Number(u16),
+}
+
+struct Found {
+    port: PortKey,
+    endpoint: Endpoint,
+}
+
+/// A workload that may serve any port.
+struct Candidate {
+    endpoint: Endpoint,
+    ports: BTreeMap<Text, u16>,
+    /// Kubernetes services cannot use it: its address is a name or a path.
+    by_name: bool,
+}
+
+impl Candidate {
+    /// Nothing says where it is.
+    fn unusable(&self) -> bool {
+        self.endpoint.addresses.is_empty() && self.endpoint.network.is_empty()
+    }
+}
+
+fn health(service: &Service, conditions: &EndpointConditions) -> EndpointHealth {
+    if conditions.ready != Some(false) {
+        return EndpointHealth::Healthy;
+    }
+    let sessions = PERSISTENT_SESSION
+        .iter()
+        .any(|label| service.labels.get(*label).is_some_and(|v| !v.is_empty()));
+    if sessions && conditions.serving != Some(false) && conditions.terminating != Some(false) {
+        return EndpointHealth::Draining;
+    }
+    EndpointHealth::Unhealthy
+}
+
+/// The port of a Kubernetes service behind its port `number`: a number, or the name that a workload gives it.
+pub(crate) enum Target<'a> {
+    /// A number, and the name of the service's port.
+    Number(u16, &'a str),
+    /// A name.
+    Name(&'a str),
+}
+
+/// Where a port of a Kubernetes service leads.
+pub(crate) fn target(port: &pilotfish_config::core::ServicePort) -> Target<'_> {
+    match &port.target_port {
+        Some(IntOrString::String(name)) => match name.parse::<u16>() {
+            Ok(number) if number > 0 => Target::Number(number, &port.name),
+            _ => Target::Name(name),
+        },
+        Some(IntOrString::Int(number)) => {
+            let number = u16::try_from(*number).ok().filter(|n| *n > 0);
+            Target::Number(number.unwrap_or(port.port), &port.name)
+        }
+        None => Target::Number(port.port, &port.name),
+    }
+}
+
+/// The port on which a WorkloadEntry serves a port of a Kubernetes service.
+pub(crate) fn entry_target(
+    port: &pilotfish_config::core::ServicePort,
+    ports: &BTreeMap<Text, u16>,
+) -> Option<u16> {
+    match target(port) {
+        Target::Number(number, name) => Some(ports.get(name).copied().unwrap_or(number)),
+        Target::Name(name) => ports.get(name).copied(),
+    }
+}
+
+fn named_ports(entry: &WorkloadEntry) -> BTreeMap<Text, u16> {
+    entry
+        .ports
+        .iter()
+        .filter_map(|(name, number)| Some((Text::from(name.as_str()), port_number(*number)?)))
+        .collect()
+}
+
+fn pod_ports(pod: &Pod) -> BTreeMap<Text, u16> {
+    let mut ports = BTreeMap::new();
+    let names = pod
+        .containers
+        .iter()
+        .chain(&pod.init_containers)
+        .flat_map(|c| &c.ports);
+    for name in names
+        .map(|port| port.name.as_str())
+        .filter(|name| !name.is_empty())
+    {
+        if let Some(number) = view::pod_port(pod, name, Transport::Tcp) {
+            ports.insert(Text::from(name), number);
+        }
+    }
+    ports
+}
+
+/// The endpoints of an Endpoints object as if a slice had been mirrored from it.
+fn mirrored(endpoints: &Endpoints) -> Vec<EndpointSlice> {
+    let mut slices = Vec::new();
+    for subset in &endpoints.subsets {
+        let ready = subset.addresses.iter().map(|a| (a, true));
+        let not_ready = subset.not_ready_addresses.iter().map(|a| (a, false));
+        let endpoints = ready
+            .chain(not_ready)
+            .map(|(address, ready)| SliceEndpoint {
+                addresses: vec![address.ip.clone()],
+                conditions: EndpointConditions {
+                    ready: Some(ready),
+                    ..EndpointConditions::default()
+                },
+                hostname: address.hostname.clone(),
+                node_name: address.node_name.clone(),
+                target_ref: address.target_ref.clone(),
+                ..SliceEndpoint::default()
+            });
+        slices.push(EndpointSlice {
+            address_type: AddressType::default(),
+            ports: subset.ports.clone(),
+            endpoints: endpoints.collect(),
+        });
+    }
+    slices
+}
+
+impl View<'_> {
+    /// Everything behind a service. `only` leaves out what the other registry contributes.
+    pub(crate) fn population(&self, service: &Service, only: Option<Registry>) -> Population {
+        let mut population = Population::default();
+        let mut found: Vec<Found> = Vec::new();
+        let declarers = self.declarers(&service.id);
+        if only != Some(Registry::Kubernetes) {
+            let mut served: BTreeSet<u16> = BTreeSet::new();
+            for object in &declarers {
+                if let Some(entry) = index::entry(object) {
+                    self.of_entry(object, entry, service, &mut served, &mut found);
+                }
+            }
+            let namespace = &service.id.namespace;
+            let addresses = found.iter().flat_map(|f| &f.endpoint.addresses);
+            population
+                .refs
+                .extend(addresses.map(|a| Ref::Address(namespace.clone(), a.clone())));
+        }
+        if only != Some(Registry::External) {
+            for object in declarers {
+                if let Some(spec) = index::kube(object) {
+                    self.of_slices(object, spec, service, &mut found, &mut population.refs);
+                    self.of_selected_entries(object, spec, service, &mut found);
+                }
+            }
+        }
+        let mut identities: BTreeSet<Text> = service.subject_alt_names.iter().cloned().collect();
+        for Found { port, endpoint } in found {
+            if !endpoint.identity.is_empty() {
+                identities.insert(endpoint.identity.clone());
+            }
+            let port = match &port {
+                PortKey::Name(name) => service.ports.iter().find(|p| p.name == *name),
+                PortKey::Number(number) => service.port(*number),
+            };
+            if let Some(port) = port {
+                let endpoints = population.endpoints.by_port.entry(port.name.clone());
+                endpoints.or_default().push(Arc::new(endpoint));
+            }
+        }
+        population.identities = self.with_aliases(identities);
+        population
+    }
+
+    /// The same identities in each of the trust domains the mesh also goes by.
+    fn with_aliases(&self, identities: BTreeSet<Text>) -> Vec<Text> {
+        let domains = &self.snapshot.mesh.trust_domain_aliases;
+        let mut all = identities.clone();
+        for identity in identities {
+            let Some((_, path)) = identity
+                .strip_prefix("spiffe://")
+                .and_then(|rest| rest.split_once('/'))
+            else {
+                continue;
+            };
+            all.extend(
+                domains
+                    .iter()
+                    .map(|domain| Text::from(format!("spiffe://{domain}/{path}"))),
+            );
+        }
+        all.into_iter().collect()
+    }
+
+    fn of_slices(
+        &self,
+        object: &Object,
+        spec: &KubeService,
+        service: &Service,
+        found: &mut Vec<Found>,
+        refs: &mut BTreeSet<Ref>,
+    ) {
+        let namespace = &object.key.namespace;
+        let feeding: Vec<&Object> = self
+            .index
+            .feeding(namespace, &object.key.name)
+            .filter_map(|key| self.get(key))
+            .map(|object| &**object)
+            .collect();
+        let mut seen: BTreeSet<(Text, Text)> = BTreeSet::new();
+        let mut sliced = false;
+        for slice in feeding.iter().filter_map(|object| index::slice(object)) {
+            sliced = true;
+            self.of_slice(namespace, slice, spec, service, &mut seen, found, refs);
+        }
+        if sliced {
+            return;
+        }
+        for endpoints in feeding
+            .iter()
+            .filter_map(|object| object.get::<Endpoints>())
+        {
+            for slice in mirrored(endpoints) {
+                self.of_slice(namespace, &slice, spec, service, &mut seen, found, refs);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one loop, split for its length")]
+    fn of_slice(
+        &self,
+        namespace: &Text,
+        slice: &EndpointSlice,
+        spec: &KubeService,
+        service: &Service,
+        seen: &mut BTreeSet<(Text, Text)>,
+        found: &mut Vec<Found>,
+        refs: &mut BTreeSet<Ref>,
+    ) {
+        if slice.address_type == AddressType::Fqdn {
+            return;
+        }
+        for item in &slice.endpoints {
+            for address in item.addresses.iter().filter(|a| !a.is_empty()) {
+                let of_pod = item.target_ref.as_ref().filter(|r| r.kind == "Pod");
+                let pod = self.slice_pod(namespace, address, of_pod, refs);
+                if pod.is_none() && of_pod.is_some() {
+                    continue;
+                }
+                let mut endpoint = match pod {
+                    Some((object, pod)) => self.pod_endpoint(object, pod, address),
+                    None => self.bare_endpoint(address),
+                };
+                endpoint.health = health(service, &item.conditions);
+                if let (true, Some(_), Some((_, pod))) = (self.settings.dual_stack, of_pod, pod)
+                    && spec.cluster_ips.len() > 1
+                    && pod.ips().nth(1).is_some()
+                {
+                    if slice.address_type == AddressType::Ipv6 {
+                        continue;
+                    }
+                    endpoint.addresses = pod.ips().map(Text::from).collect();
+                }
+                for EndpointPort { name, port, .. } in &slice.ports {
+                    let name = Text::from(name.as_str());
+                    if seen.insert((endpoint.addresses[0].clone(), name.clone())) {
+                        found.push(Found {
+                            port: PortKey::Name(name),
+                            endpoint: Endpoint {
+                                port: port.unwrap_or(0),
+                                ..endpoint.clone()
+                            },
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The pod an address of a slice belongs to: the one it names, else one of the namespace that has the address.
+    fn slice_pod(
+        &self,
+        namespace: &Text,
+        address: &str,
+        named: Option<&TargetRef>,
+        refs: &mut BTreeSet<Ref>,
+    ) -> Option<(&Object, &Pod)> {
+        if let Some(named) = named {
+            let name = Text::from(named.name.as_str());
+            let namespace = match named.namespace.as_str() {
+                "" => namespace.clone(),
+                namespace => Text::from(namespace),
+            };
+            refs.insert(Ref::Pod(namespace.clone(), name.clone()));
+            let object = self.get(&ObjectKey::new(Kind::Pod, namespace, name))?;
+            let pod = object.get::<Pod>()?;
+            let failed = pod.phase == pilotfish_config::core::PodPhase::Failed;
+            return (!failed).then_some((&**object, pod));
+        }
+        let address = Text::from(address);
+        refs.insert(Ref::Address(namespace.clone(), address.clone()));
+        self.index
+            .at(&address)
+            .filter(|key| key.kind == Kind::Pod && key.namespace == *namespace)
+            .filter_map(|key| self.get(key))
+            .find_map(|object| {
+                let pod = object.get::<Pod>()?;
+                view::in_service(pod).then_some((&**object, pod))
+            })
+    }
+
+    /// An address of which nothing else is known.
+    fn bare_endpoint(&self, address: &str) -> Endpoint {
+        let network = self.network(&Labels::new(), address);
+        Endpoint {
+            addresses: vec![Text::from(address)],
+            port: 0,
+            health: EndpointHealth::Healthy,
+            locality: Locality::default(),
+            labels: view::augment(
+                &Labels::new(),
+                self.settings,
+                &Locality::default(),
+                "",
+                &network,
+            ),
+            network,
+            cluster: self.settings.cluster.clone(),
+            weight: 1,
+            mutual_tls: false,
+            workload: Text::default(),
+            namespace: Text::default(),
+            node: Text::default(),
+            hostname: Text::default(),
+            subdomain: Text::default(),
+            identity: Text::default(),
+        }
+    }
+
+    /// A WorkloadEntry, or an endpoint of a ServiceEntry, by the name it is known by.
+    fn candidate(
+        &self,
+        entry: &WorkloadEntry,
+        labels: &Labels,
+        namespace: &Text,
+        workload: Text,
+    ) -> Candidate {
+        let address = entry.address.as_str();
+        let by_name = !address.is_empty() && address.parse::<IpAddr>().is_err();
+        let locality = match entry.locality.as_str() {
+            "" => view::label_locality(labels).unwrap_or_default(),
+            locality => Locality::parse(locality),
+        };
+        let network = match entry.network.as_str() {
+            "" => self.network(labels, address),
+            network => Text::from(network),
+        };
+        let account = entry.service_account.as_str();
+        let mutual_tls = match labels.get(TLS_MODE) {
+            Some(mode) => &**mode == "istio",
+            None => !account.is_empty(),
+        };
+        Candidate {
+            endpoint: Endpoint {
+                addresses: Some(address)
+                    .filter(|a| !a.is_empty())
+                    .map(Text::from)
+                    .into_iter()
+                    .collect(),
+                port: 0,
+                health: EndpointHealth::Unknown,
+                labels: view::augment(labels, self.settings, &locality, "", &network),
+                locality,
+                network: Text::from(entry.network.as_str()),
+                cluster: self.settings.cluster.clone(),
+                weight: entry.weight.max(1),
+                mutual_tls,
+                workload,
+                namespace: namespace.clone(),
+                node: Text::default(),
+                hostname: Text::default(),
+                subdomain: Text::default(),
+                identity: match account {
+                    "" => Text::default(),
+                    account => self.identity(namespace, account),
+                },
+            },
+            ports: named_ports(entry),
+            by_name,
+        }
+    }
+
+    fn entry_candidate(&self, object: &Object, entry: &WorkloadEntry) -> Candidate {
+        let workload = object
+            .meta
+            .annotations
+            .get("istio.io/autoRegistrationGroup")
+            .or_else(|| object.meta.labels.get("service.istio.io/workload-name"))
+            .unwrap_or(&object.key.name);
+        let labels = index::entry_labels(object, entry);
+        self.candidate(entry, &labels, &object.key.namespace, workload.clone())
+    }
+
+    /// Labels of a Pod or WorkloadEntry with those of its place.
+    pub(crate) fn workload_facts(
+        &self,
+        object: &Object,
+    ) -> Option<(Arc<Labels>, Locality, BTreeMap<Text, u16>)> {
+        let candidate = if let Some(pod) = object.get::<Pod>() {
+            let address = pod.ips().next().unwrap_or_default();
+            let endpoint = self.pod_endpoint(object, pod, address);
+            return Some((endpoint.labels, endpoint.locality, BTreeMap::new()));
+        } else {
+            self.entry_candidate(object, object.get::<WorkloadEntry>()?)
+        };
+        let Candidate {
+            endpoint, ports, ..
+        } = candidate;
+        Some((endpoint.labels, endpoint.locality, ports))
+    }
+
+    fn of_selected_entries(
+        &self,
+        object: &Object,
+        spec: &KubeService,
+        service: &Service,
+        found: &mut Vec<Found>,
+    ) {
+        if service.resolution != Resolution::ClientSide || spec.selector.is_empty() {
+            return;
+        }
+        let namespace = &object.key.namespace;
+        for object in self.selected(namespace, &spec.selector, &[Kind::WorkloadEntry]) {
+            let Some(entry) = object.get::<WorkloadEntry>() else {
+                continue;
+            };
+            let candidate = self.entry_candidate(object, entry);
+            if candidate.unusable()
+                || candidate.by_name
+                || !index::selects(&spec.selector, &candidate.endpoint.labels)
+            {
+                continue;
+            }
+            for port in &spec.ports {
+                let Some(target) = entry_target(port, &candidate.ports) else {
+                    continue;
+                };
+                found.push(Found {
+                    port: PortKey::Name(Text::from(port.name.as_str())),
+                    endpoint: Endpoint {
+                        port: target,
+                        ..candidate.endpoint.clone()
+                    },
+                });
+            }
+        }
+    }
+
+    fn of_entry(
+        &self,
+        object: &Object,
+        entry: &ServiceEntry,
+        service: &Service,
+        served: &mut BTreeSet<u16>,
+        found: &mut Vec<Found>,
+    ) {
+        use pilotfish_config::networking::Resolution as Wanted;
+        let dns = matches!(entry.resolution, Wanted::Dns | Wanted::DnsRoundRobin);
+        let one_per_port = entry.resolution == Wanted::DnsRoundRobin;
+        let candidates = self.candidates(object, entry, service, dns);
+        // Each address of a ServiceEntry counts as a service of its own, with all the endpoints.
+        let times = entry_addresses(entry).len().max(1);
+        for candidate in std::iter::repeat_n(&candidates, times).flatten() {
+            if candidate.unusable() {
+                continue;
+            }
+            for port in &entry.ports {
+                let Some(number) = port_number(port.number) else {
+                    continue;
+                };
+                if !served.insert(number) && one_per_port {
+                    continue;
+                }
+                found.push(Found {
+                    port: PortKey::Number(number),
+                    endpoint: serving(candidate, port, number),
+                });
+            }
+        }
+    }
+
+    fn candidates(
+        &self,
+        object: &Object,
+        entry: &ServiceEntry,
+        service: &Service,
+        dns: bool,
+    ) -> Vec<Candidate> {
+        let namespace = &object.key.namespace;
+        let name = &object.key.name;
+        if let Some(selector) = &entry.workload_selector {
+            return self.chosen(namespace, &selector.labels, dns);
+        }
+        if entry.endpoints.is_empty() {
+            if !dns {
+                return Vec::new();
+            }
+            let own = WorkloadEntry {
+                address: service.id.host.to_string(),
+                ..WorkloadEntry::default()
+            };
+            let mut candidate = self.candidate(&own, &Labels::new(), namespace, name.clone());
+            candidate.endpoint.labels = Arc::default();
+            return vec![candidate];
+        }
+        let inline = entry.endpoints.iter().enumerate().map(|(i, endpoint)| {
+            let labels = endpoint
+                .labels
+                .iter()
+                .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
+                .collect();
+            self.candidate(
+                endpoint,
+                &labels,
+                namespace,
+                Text::from(format!("{name}-{i}")),
+            )
+        });
+        inline.collect()
+    }
+
+    /// Pods and WorkloadEntries that the selector of a ServiceEntry chooses.
+    fn chosen(
+        &self,
+        namespace: &Text,
+        selector: &BTreeMap<String, String>,
+        dns: bool,
+    ) -> Vec<Candidate> {
+        let mut chosen = Vec::new();
+        for object in self.selected(namespace, selector, &[Kind::Pod, Kind::WorkloadEntry]) {
+            let candidate = if let Some(entry) = object.get::<WorkloadEntry>() {
+                self.entry_candidate(object, entry)
+            } else if let Some(pod) = object.get::<Pod>().filter(|pod| view::in_service(pod)) {
+                let mut ips = pod.ips();
+                let mut endpoint = self.pod_endpoint(object, pod, ips.next().unwrap_or_default());
+                if self.settings.dual_stack {
+                    endpoint.addresses.extend(ips.map(Text::from));
+                }
+                Candidate {
+                    endpoint,
+                    ports: pod_ports(pod),
+                    by_name: false,
+                }
+            } else {
+                continue;
+            };
+            if index::selects(selector, &candidate.endpoint.labels) && (dns || !candidate.by_name) {
+                chosen.push(candidate);
+            }
+        }
+        chosen
+    }
+}
+
+/// A workload serving one port of a ServiceEntry.
+fn serving(candidate: &Candidate, port: &ServicePort, number: u16) -> Endpoint {
+    let unix = candidate
+        .endpoint
+        .addresses
+        .iter()
+        .any(|a| a.starts_with(UNIX));
+    let target = if unix {
+        0
+    } else {
+        candidate
+            .ports
+            .get(port.name.as_str())
+            .copied()
+            .or_else(|| port_number(port.target_port))
+            .unwrap_or(number)
+    };
+    Endpoint {
+        port: target,
+        ..candidate.endpoint.clone()
+    }
+}

@@ -1,0 +1,426 @@
+//! From one world to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use pilotfish_config::{Kind, Object, ObjectKey, Snapshot, Spec};
+
+use crate::declare::ignore;
+use crate::index::Ref;
+use crate::view::{node_locality, system_namespace};
+use crate::world::Update;
+use crate::{
+    Fact, Labels, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation, index,
+    rules,
+};
+
+/// What has to be derived again.
+#[derive(Default)]
+struct Dirty {
+    services: BTreeSet<ServiceId>,
+    addresses: BTreeSet<Text>,
+    everything: bool,
+}
+
+/// Derives the next world.
+pub(crate) fn derive(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) -> Update {
+    let mut step = Step {
+        old,
+        next: World {
+            snapshot: snapshot.clone(),
+            mesh: snapshot.mesh.clone(),
+            networks: snapshot.networks.clone(),
+            ..old.clone()
+        },
+        facts: BTreeSet::new(),
+        dirty: Dirty::default(),
+    };
+    step.mesh();
+    step.indices(changed);
+    for key in changed {
+        step.feed(key);
+    }
+    step.services();
+    step.workloads();
+    rules::replace(old, &mut step.next, changed, &mut step.facts);
+    Update {
+        world: step.next,
+        changed: step.facts.into_iter().collect(),
+    }
+}
+
+struct Step<'a> {
+    old: &'a World,
+    next: World,
+    facts: BTreeSet<Fact>,
+    dirty: Dirty,
+}
+
+/// What the list of services shows of a service.
+fn listed(service: &Service) -> impl PartialEq + '_ {
+    (
+        (
+            &service.id,
+            &service.name,
+            service.created,
+            service.registry,
+        ),
+        (service.resolution, service.mesh_external, &service.ports),
+        (
+            &service.addresses,
+            &service.auto_addresses,
+            &service.export_to,
+        ),
+        (&service.alias_of, &service.external_name),
+    )
+}
+
+/// The order of services: older first, then by name and namespace.
+fn order(service: &Service) -> impl Ord + '_ {
+    (
+        service.created,
+        &service.name,
+        &service.id.namespace,
+        &service.id.host,
+    )
+}
+
+/// Who is reached on which port under which address, as far as workloads can tell.
+fn reached(endpoints: Option<&Arc<ServiceEndpoints>>) -> BTreeSet<(&Text, &Text, u16)> {
+    let all = endpoints.into_iter().flat_map(|e| &e.by_port);
+    all.flat_map(|(port, list)| {
+        list.iter()
+            .filter_map(move |e| Some((e.addresses.first()?, port, e.port)))
+    })
+    .collect()
+}
+
+impl<'a> Step<'a> {
+    fn mesh(&mut self) {
+        let same = |same_pointer: bool, equal: &dyn Fn() -> bool| same_pointer || equal();
+        let (old, next) = (self.old, &self.next);
+        let mesh = same(Arc::ptr_eq(&old.mesh, &next.mesh), &|| {
+            old.mesh == next.mesh
+        });
+        let networks = same(Arc::ptr_eq(&old.networks, &next.networks), &|| {
+            old.networks == next.networks
+        });
+        if !mesh || !networks {
+            self.facts.insert(Fact::Mesh);
+            self.dirty.everything = true;
+        }
+    }
+
+    fn before(&self, key: &ObjectKey) -> Option<&'a Arc<Object>> {
+        self.old.snapshot.get(key)
+    }
+
+    fn after(&self, key: &ObjectKey) -> Option<Arc<Object>> {
+        self.next.snapshot.get(key).cloned()
+    }
+
+    /// Brings the indices up to date; what moved there is dirty.
+    fn indices(&mut self, changed: &[ObjectKey]) {
+        let settings = self.old.settings.clone();
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        for key in changed {
+            let (old, new) = (self.before(key), self.after(key));
+            let (old, new) = (old.map(|o| &**o), new.as_deref());
+            self.next.index.replace(key, old, new, &settings);
+            let holders = |object: Option<&Object>| {
+                object
+                    .map(|o| allocation::holders(o, &index::declared(o, &settings)))
+                    .unwrap_or_default()
+            };
+            if key.kind == Kind::ServiceEntry {
+                let (old, new) = (holders(old), holders(new));
+                gone.extend(old.difference(&new).cloned());
+                come.extend(new.difference(&old).cloned());
+            }
+        }
+        for holder in self.next.slots.change(&gone, &come) {
+            if let allocation::Holder::Host(namespace, _, host) = holder {
+                self.dirty.services.insert(ServiceId { host, namespace });
+            }
+        }
+        for key in changed.iter().filter(|key| key.kind == Kind::Service) {
+            let target = self
+                .after(key)
+                .and_then(|object| alias::external_name(&object));
+            let id = index::kube_id(&key.namespace, &key.name, &settings);
+            self.next.aliases.replace(&id, target);
+        }
+    }
+
+    /// Marks what an object feeds.
+    fn feed(&mut self, key: &ObjectKey) {
+        let settings = self.old.settings.clone();
+        let versions: Vec<Arc<Object>> = self
+            .before(key)
+            .cloned()
+            .into_iter()
+            .chain(self.after(key))
+            .collect();
+        match key.kind {
+            Kind::Service | Kind::ServiceEntry => {
+                for object in &versions {
+                    for id in index::declared(object, &settings) {
+                        self.declared(id);
+                    }
+                    self.selected(object);
+                }
+            }
+            Kind::EndpointSlice | Kind::Endpoints => {
+                for service in versions.iter().filter_map(|o| index::fed(o)) {
+                    let id = index::kube_id(&key.namespace, &service, &settings);
+                    self.dirty.services.insert(id);
+                }
+            }
+            Kind::Pod | Kind::WorkloadEntry => {
+                for object in &versions {
+                    self.workload(object);
+                }
+            }
+            Kind::Node => {
+                let localities: Vec<_> = versions.iter().map(|node| node_locality(node)).collect();
+                if versions.len() == 2 && localities[0] == localities[1] {
+                    return;
+                }
+                let pods: Vec<Arc<Object>> = self.next.snapshot.list(Kind::Pod).cloned().collect();
+                for object in pods {
+                    if matches!(&object.spec, Spec::Pod(pod) if *pod.node_name == *key.name) {
+                        self.workload(&object);
+                    }
+                }
+            }
+            Kind::Namespace => {
+                if &*key.name == system_namespace(&self.next.snapshot) {
+                    self.dirty.everything = true;
+                }
+                let in_namespace = [Kind::Service, Kind::ServiceEntry]
+                    .into_iter()
+                    .flat_map(|kind| self.next.snapshot.in_namespace(kind, &key.name));
+                let ids: Vec<ServiceId> = in_namespace
+                    .flat_map(|object| index::declared(object, &settings))
+                    .collect();
+                self.dirty.services.extend(ids);
+            }
+            _ => {}
+        }
+    }
+
+    fn declared(&mut self, id: ServiceId) {
+        for world in [self.old, &self.next] {
+            world
+                .aliases
+                .around(&id.host, &self.next.index, &mut self.dirty.services);
+        }
+        self.dirty.services.insert(id);
+    }
+
+    /// Marks the workloads that a Service or ServiceEntry selects.
+    fn selected(&mut self, object: &Object) {
+        let Some(selector) = index::selector(object) else {
+            return;
+        };
+        let found = self.next.view().selected(
+            &object.key.namespace,
+            selector,
+            &[Kind::Pod, Kind::WorkloadEntry],
+        );
+        let addresses: Vec<Text> = found
+            .into_iter()
+            .flat_map(|o| index::addresses(o))
+            .collect();
+        self.dirty.addresses.extend(addresses);
+    }
+
+    /// Marks what a Pod or WorkloadEntry is, and the services that have or had it behind them.
+    fn workload(&mut self, object: &Object) {
+        let key = &object.key;
+        let addresses = index::addresses(object);
+        let refs = addresses
+            .iter()
+            .map(|a| Ref::Address(key.namespace.clone(), a.clone()))
+            .chain([Ref::Pod(key.namespace.clone(), key.name.clone())]);
+        for reference in refs {
+            self.dirty
+                .services
+                .extend(self.next.index.referring(&reference).cloned());
+        }
+        let labels: Labels = match &object.spec {
+            Spec::WorkloadEntry(entry) => index::entry_labels(object, entry),
+            _ => object.meta.labels.clone(),
+        };
+        let is_pod = key.kind == Kind::Pod;
+        for key in self.next.index.selecting(&key.namespace, &labels) {
+            // Pods reach a Kubernetes service through its slices only.
+            if is_pod && key.kind == Kind::Service {
+                continue;
+            }
+            if let Some(object) = self.next.snapshot.get(key) {
+                let ids = index::declared(object, &self.next.settings);
+                self.dirty.services.extend(ids);
+            }
+        }
+        self.dirty.addresses.extend(addresses);
+    }
+
+    fn services(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty.services);
+        if self.dirty.everything {
+            dirty.extend(self.next.index.all_declared().cloned());
+            dirty.extend(self.old.services.keys().cloned());
+        }
+        let mut list: Vec<(Option<&'a Arc<Service>>, Option<Arc<Service>>)> = Vec::new();
+        let mut replaced = false;
+        for id in dirty {
+            let view = self.next.view();
+            let service = view.service(&id, &mut ignore);
+            let population = service
+                .as_ref()
+                .map(|service| view.population(service, None))
+                .unwrap_or_default();
+
+            let old = self.old.services.get(&id);
+            let service_changed = old.map(|o| &**o) != service.as_ref();
+            let endpoints = put(
+                &mut self.next.endpoints,
+                &id,
+                Some(population.endpoints).filter(|e| !e.by_port.is_empty()),
+            );
+            if endpoints {
+                self.facts.insert(Fact::Endpoints(id.clone()));
+            }
+            let identities = Some(population.identities).filter(|i| !i.is_empty());
+            if put(&mut self.next.identities, &id, identities) {
+                self.facts.insert(Fact::Identities(id.clone()));
+            }
+            self.next.index.refer(&id, population.refs);
+            if service_changed || endpoints {
+                let (old, new) = (self.old.endpoints.get(&id), self.next.endpoints.get(&id));
+                let (old, new) = (reached(old), reached(new));
+                let touched: Vec<Text> = if service_changed {
+                    old.union(&new).map(|r| r.0.clone()).collect()
+                } else {
+                    old.symmetric_difference(&new)
+                        .map(|r| r.0.clone())
+                        .collect()
+                };
+                self.dirty.addresses.extend(touched);
+            }
+            if service_changed {
+                self.facts.insert(Fact::Service(id.clone()));
+                let new = service.map(Arc::new);
+                if old.map(|o| listed(o)) != new.as_deref().map(listed) {
+                    list.push((old, new.clone()));
+                }
+                replaced = true;
+                match new {
+                    Some(new) => self.next.services.insert(id, new),
+                    None => self.next.services.remove(&id),
+                };
+            }
+        }
+        if !list.is_empty() {
+            self.lists(&list);
+        }
+        if replaced {
+            let mut ordered: Vec<Arc<Service>> = self.next.services.values().cloned().collect();
+            ordered.sort_by(|a, b| order(a).cmp(&order(b)));
+            self.next.ordered = Arc::new(ordered);
+        }
+    }
+
+    /// Brings the lists of services up to date with those that joined, left or moved.
+    fn lists(&mut self, changes: &[(Option<&'a Arc<Service>>, Option<Arc<Service>>)]) {
+        self.facts.insert(Fact::Services);
+        let mut ports: BTreeMap<u16, BTreeSet<ServiceId>> = BTreeMap::new();
+        let mut hosts: BTreeMap<Text, BTreeSet<ServiceId>> = BTreeMap::new();
+        let versions = changes
+            .iter()
+            .flat_map(|(old, new)| old.iter().copied().chain(new));
+        for service in versions {
+            for port in &service.ports {
+                ports
+                    .entry(port.number)
+                    .or_default()
+                    .insert(service.id.clone());
+            }
+            hosts
+                .entry(service.id.host.clone())
+                .or_default()
+                .insert(service.id.clone());
+        }
+        let services = &self.next.services;
+        for (number, ids) in ports {
+            let has = |service: &Service| {
+                service
+                    .port(number)
+                    .is_some_and(|port| port.protocol != crate::Protocol::Udp)
+            };
+            if relist(&mut self.next.by_port, &number, &ids, services, has) {
+                self.facts.insert(Fact::Port(number));
+            }
+        }
+        for (host, ids) in hosts {
+            if relist(&mut self.next.by_host, &host, &ids, services, |_| true) {
+                self.facts.insert(Fact::Host(host));
+            }
+        }
+    }
+
+    fn workloads(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty.addresses);
+        if self.dirty.everything {
+            dirty.extend(self.next.index.all_addresses().cloned());
+            dirty.extend(self.old.workloads.keys().cloned());
+        }
+        for address in dirty {
+            let workload = self.next.workload_at(&address);
+            if put(&mut self.next.workloads, &address, workload) {
+                self.facts.insert(Fact::Workload(address));
+            }
+        }
+    }
+}
+
+/// Puts a value unless an equal one is there; whether it did.
+fn put<K: Ord + Clone, V: PartialEq>(
+    map: &mut OrdMap<K, Arc<V>>,
+    key: &K,
+    value: Option<V>,
+) -> bool {
+    if map.get(key).map(|v| &**v) == value.as_ref() {
+        return false;
+    }
+    match value {
+        Some(value) => map.insert(key.clone(), Arc::new(value)),
+        None => map.remove(key),
+    };
+    true
+}
+
+/// Replaces `ids` in a list of services by those of them that belong there now; whether the list is another.
+fn relist<K: Ord + Clone>(
+    lists: &mut OrdMap<K, Arc<Vec<ServiceId>>>,
+    key: &K,
+    ids: &BTreeSet<ServiceId>,
+    services: &OrdMap<ServiceId, Arc<Service>>,
+    belongs: impl Fn(&Service) -> bool,
+) -> bool {
+    let old = lists.get(key);
+    let kept = old
+        .into_iter()
+        .flat_map(|list| list.iter())
+        .filter(|id| !ids.contains(id));
+    let mut members: Vec<&Arc<Service>> = kept
+        .chain(ids)
+        .filter_map(|id| services.get(id))
+        .filter(|service| belongs(service))
+        .collect();
+    members.sort_by(|a, b| order(a).cmp(&order(b)));
+    let list: Vec<ServiceId> = members.into_iter().map(|s| s.id.clone()).collect();
+    put(lists, key, Some(list).filter(|list| !list.is_empty()))
+}

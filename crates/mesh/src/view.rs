@@ -1,0 +1,305 @@
+//! What derivations read: the configuration, found through the indices, and the few facts about pods that many need.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use pilotfish_config::core::{Container, Pod, Protocol as Transport};
+use pilotfish_config::{Kind, Object, ObjectKey, Snapshot};
+
+use crate::alias::Aliases;
+use crate::allocation::Slots;
+use crate::index::{self, Index};
+use crate::{Endpoint, EndpointHealth, Labels, Locality, Settings, Text};
+
+/// Label that says whether a workload takes mutual TLS.
+pub(crate) const TLS_MODE: &str = "security.istio.io/tlsMode";
+const NETWORK: &str = "topology.istio.io/network";
+const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
+
+/// Everything a derivation may read.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) settings: &'a Settings,
+    pub(crate) index: &'a Index,
+    pub(crate) aliases: &'a Aliases,
+    pub(crate) slots: &'a Slots,
+}
+
+/// The namespace of the control plane and of rules for the whole mesh.
+pub(crate) fn system_namespace(snapshot: &Snapshot) -> &str {
+    match snapshot.mesh.root_namespace.as_str() {
+        "" => "istio-system",
+        name => name,
+    }
+}
+
+/// Where a node is, by its labels.
+pub(crate) fn node_locality(node: &Object) -> Locality {
+    let label = |names: &[&str]| {
+        let found = names.iter().find_map(|name| node.meta.labels.get(*name));
+        found.cloned().unwrap_or_default()
+    };
+    Locality {
+        region: label(&[
+            "topology.kubernetes.io/region",
+            "failure-domain.beta.kubernetes.io/region",
+        ]),
+        zone: label(&[
+            "topology.kubernetes.io/zone",
+            "failure-domain.beta.kubernetes.io/zone",
+        ]),
+        subzone: label(&["topology.istio.io/subzone"]),
+    }
+}
+
+/// The locality that labels of a workload say.
+pub(crate) fn label_locality(labels: &Labels) -> Option<Locality> {
+    labels
+        .get("topology.istio.io/locality")
+        .or_else(|| labels.get("istio-locality"))
+        .filter(|value| !value.is_empty())
+        .map(|value| Locality::from_label(value))
+}
+
+/// The labels of a workload with what we know of its place.
+pub(crate) fn augment(
+    labels: &Labels,
+    settings: &Settings,
+    locality: &Locality,
+    node: &str,
+    network: &Text,
+) -> Arc<Labels> {
+    let mut out = labels.clone();
+    let mut set = |key: &str, value: &str| {
+        if !value.is_empty() {
+            out.insert(Text::from(key), Text::from(value));
+        }
+    };
+    set("topology.kubernetes.io/region", &locality.region);
+    set("topology.kubernetes.io/zone", &locality.zone);
+    set("topology.istio.io/subzone", &locality.subzone);
+    set("topology.istio.io/cluster", &settings.cluster);
+    set("kubernetes.io/hostname", node);
+    if labels.get(NETWORK).is_none_or(|n| n.is_empty()) {
+        set(NETWORK, network);
+    }
+    Arc::new(out)
+}
+
+/// Whether `name` is `prefix` and five characters of the alphabet Kubernetes generates names from.
+fn generated(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix)
+        .and_then(|rest| rest.strip_prefix('-'))
+        .is_some_and(|rest| {
+            rest.len() == 5
+                && rest
+                    .chars()
+                    .all(|c| "bcdfghjklmnpqrstvwxz2456789".contains(c))
+        })
+}
+
+/// The name telemetry knows a pod by: what its labels say, else the Deployment or other owner that generated its name,
+/// else its own.
+pub(crate) fn workload_name(pod: &Object) -> Text {
+    if let Some(name) = pod.meta.labels.get(WORKLOAD_NAME) {
+        return name.clone();
+    }
+    let owner = pod
+        .meta
+        .owner
+        .as_ref()
+        .filter(|owner| generated(&pod.key.name, &owner.name));
+    let Some(owner) = owner else {
+        return pod.key.name.clone();
+    };
+    let stripped = |label: &str| {
+        let hash = pod.meta.labels.get(label).filter(|h| !h.is_empty())?;
+        let name = owner.name.strip_suffix(&**hash)?;
+        Some(Text::from(name.strip_suffix('-').unwrap_or(name)))
+    };
+    match &*owner.kind {
+        "ReplicaSet" => stripped("pod-template-hash")
+            .or_else(|| stripped("rollouts-pod-template-hash"))
+            .unwrap_or_else(|| owner.name.clone()),
+        "Job" => match owner.name.rsplit_once('-') {
+            Some((name, time))
+                if matches!(time.len(), 8..=10) && time.bytes().all(|b| b.is_ascii_digit()) =>
+            {
+                Text::from(name)
+            }
+            _ => owner.name.clone(),
+        },
+        _ => owner.name.clone(),
+    }
+}
+
+fn serving(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let native = pod
+        .init_containers
+        .iter()
+        .filter(|container| container.restart_policy == "Always");
+    pod.containers.iter().chain(native)
+}
+
+/// The number of a port of a pod by its name.
+pub(crate) fn pod_port(pod: &Pod, name: &str, transport: Transport) -> Option<u16> {
+    serving(pod)
+        .flat_map(|container| &container.ports)
+        .find(|port| port.name == name && port.protocol == transport)
+        .map(|port| port.container_port)
+}
+
+/// Whether a ServiceEntry may select a pod, and an address stands for it.
+pub(crate) fn in_service(pod: &Pod) -> bool {
+    index::alive(pod) && !pod.deleting && pod.is_ready() && pod.ips().next().is_some()
+}
+
+impl<'a> View<'a> {
+    /// An object.
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&'a Arc<Object>> {
+        self.snapshot.get(key)
+    }
+
+    fn cluster_object(&self, kind: Kind, name: &str) -> Option<&'a Object> {
+        let object = self.snapshot.get(&ObjectKey::new(kind, "", name))?;
+        Some(object)
+    }
+
+    /// The Namespace object.
+    pub(crate) fn namespace(&self, name: &str) -> Option<&'a Object> {
+        self.cluster_object(Kind::Namespace, name)
+    }
+
+    /// The SPIFFE identity of a service account.
+    pub(crate) fn identity(&self, namespace: &str, account: &str) -> Text {
+        let domain = match self.snapshot.mesh.trust_domain.as_str() {
+            "" => "cluster.local",
+            domain => domain,
+        };
+        let domain = domain.replace('@', ".");
+        Text::from(format!("spiffe://{domain}/ns/{namespace}/sa/{account}"))
+    }
+
+    /// Where a pod is.
+    pub(crate) fn pod_locality(&self, object: &Object, pod: &Pod) -> Locality {
+        label_locality(&object.meta.labels).unwrap_or_else(|| {
+            self.cluster_object(Kind::Node, &pod.node_name)
+                .map(node_locality)
+                .unwrap_or_default()
+        })
+    }
+
+    /// The network of a workload in the cluster: its label, else that of the control plane's namespace, else what the
+    /// mesh networks say of the cluster, else of its address.
+    pub(crate) fn network(&self, labels: &Labels, address: &str) -> Text {
+        if let Some(network) = labels.get(NETWORK).filter(|n| !n.is_empty()) {
+            return network.clone();
+        }
+        let system = self.namespace(system_namespace(self.snapshot));
+        if let Some(network) = system
+            .and_then(|ns| ns.meta.labels.get(NETWORK))
+            .filter(|n| !n.is_empty())
+        {
+            return network.clone();
+        }
+        let networks = &self.snapshot.networks.networks;
+        let of_registry = networks.iter().find(|(_, network)| {
+            network
+                .endpoints
+                .iter()
+                .any(|e| e.from_registry.as_deref() == Some(&*self.settings.cluster))
+        });
+        if let Some((name, _)) = of_registry {
+            return Text::from(name.as_str());
+        }
+        let Ok(ip) = address.parse::<IpAddr>() else {
+            return Text::default();
+        };
+        networks
+            .iter()
+            .flat_map(|(name, network)| network.endpoints.iter().map(move |e| (name, e)))
+            .filter_map(|(name, e)| {
+                let net: IpNet = e.from_cidr.as_deref()?.parse().ok()?;
+                net.contains(&ip).then_some((net.prefix_len(), name))
+            })
+            .min_by_key(|(length, _)| *length)
+            .map_or_else(Text::default, |(_, name)| Text::from(name.as_str()))
+    }
+
+    /// A pod as an endpoint, without port; healthy.
+    pub(crate) fn pod_endpoint(&self, object: &Object, pod: &Pod, address: &str) -> Endpoint {
+        let locality = self.pod_locality(object, pod);
+        let network = self.network(&object.meta.labels, address);
+        let subdomain = Text::from(pod.subdomain.as_str());
+        let hostname = match (subdomain.is_empty(), pod.hostname.as_str()) {
+            (true, _) => Text::default(),
+            (false, "") => object.key.name.clone(),
+            (false, hostname) => Text::from(hostname),
+        };
+        let account = match pod.service_account_name.as_str() {
+            "" => "default",
+            account => account,
+        };
+        Endpoint {
+            addresses: vec![Text::from(address)],
+            port: 0,
+            health: EndpointHealth::Healthy,
+            labels: augment(
+                &object.meta.labels,
+                self.settings,
+                &locality,
+                &pod.node_name,
+                &network,
+            ),
+            locality,
+            network,
+            cluster: self.settings.cluster.clone(),
+            weight: 1,
+            mutual_tls: object
+                .meta
+                .labels
+                .get(TLS_MODE)
+                .is_some_and(|m| &**m == "istio"),
+            workload: workload_name(object),
+            namespace: object.key.namespace.clone(),
+            node: Text::from(pod.node_name.as_str()),
+            hostname,
+            subdomain,
+            identity: self.identity(&object.key.namespace, account),
+        }
+    }
+
+    /// Pods and WorkloadEntries of a namespace that a selector selects, pods first. Labels of place count as well.
+    pub(crate) fn selected(
+        &self,
+        namespace: &'a Text,
+        selector: &BTreeMap<String, String>,
+        kinds: &[Kind],
+    ) -> Vec<&'a Arc<Object>> {
+        if let Some(keys) = self.index.selected(namespace, selector) {
+            return keys
+                .filter(|key| kinds.contains(&key.kind))
+                .filter_map(|key| self.get(key))
+                .collect();
+        }
+        kinds
+            .iter()
+            .flat_map(|kind| self.snapshot.in_namespace(*kind, namespace))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_kubernetes_generated() {
+        assert!(generated("web-6d8c0f-x2x4z", "web-6d8c0f"));
+        assert!(!generated("web-6d8c0f-a1x", "web-6d8c0f"));
+        assert!(!generated("web-0", "web"));
+    }
+}
