@@ -19,6 +19,7 @@ pub struct Client {
     host: String,
     connection: Option<BufReader<TcpStream>>,
     connections: u64,
+    resent: u64,
 }
 
 /// What came back.
@@ -51,12 +52,18 @@ impl Client {
             host: host.to_owned(),
             connection: None,
             connections: 0,
+            resent: 0,
         }
     }
 
     /// How many connections were made so far.
     pub fn connections(&self) -> u64 {
         self.connections
+    }
+
+    /// How many requests were sent a second time, because their connection was closed before an answer.
+    pub fn resent(&self) -> u64 {
+        self.resent
     }
 
     /// `GET path`
@@ -69,14 +76,14 @@ impl Client {
         self.send("POST", path)
     }
 
-    /// Sends one request. Nothing is tried again: a request that fails is for the caller to count. The one exception is
-    /// a kept-alive connection that the peer had closed before it could read the request; HTTP asks clients to cope
-    /// with that, and no answer was lost.
+    /// Sends one request. A request that fails is for the caller to count; nothing is tried again, except on a kept
+    /// connection that the peer closed before it answered. HTTP asks clients to cope with that, but it is counted too.
     fn send(&mut self, method: &str, path: &str) -> io::Result<Response> {
-        if let Some(connection) = self.connection.take()
-            && let Some(response) = self.exchange(connection, method, path)?
-        {
-            return Ok(response);
+        if let Some(connection) = self.connection.take() {
+            if let Some(response) = self.exchange(connection, method, path)? {
+                return Ok(response);
+            }
+            self.resent += 1;
         }
         let stream = self.net.connect(self.address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;

@@ -36,6 +36,7 @@ struct Shared {
 struct Book {
     answered: u64,
     failed: u64,
+    resent: u64,
     failures: Vec<String>,
     recent: VecDeque<(Instant, Identity)>,
     total: BTreeMap<(String, String), u64>,
@@ -48,6 +49,8 @@ pub struct Report {
     pub answered: u64,
     /// All others.
     pub failed: u64,
+    /// Those that a closed connection made a client send a second time; they count as answered if that worked.
+    pub resent: u64,
     /// The first failures, word for word.
     pub failures: Vec<String>,
     /// Answers by version and instance.
@@ -67,8 +70,12 @@ impl Load {
                 let (shared, path) = (Arc::clone(&shared), path.to_owned());
                 std::thread::spawn(move || {
                     while !shared.stopped.load(Ordering::Relaxed) {
+                        let resent = client.resent();
                         let result = request(&mut client, &path, pick);
-                        shared.book().note(result);
+                        let mut book = shared.book();
+                        book.note(result);
+                        book.resent += client.resent() - resent;
+                        drop(book);
                         std::thread::sleep(pause);
                     }
                 })
@@ -111,6 +118,7 @@ impl Load {
         Report {
             answered: book.answered,
             failed: book.failed,
+            resent: book.resent,
             failures: book.failures.clone(),
             total: book.total.clone(),
         }

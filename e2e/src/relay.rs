@@ -81,3 +81,48 @@ fn carry(mut from: TcpStream, mut to: TcpStream) {
     let _ended = io::copy(&mut from, &mut to);
     let _closed = to.shutdown(Shutdown::Write);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::backend::{Backend, Identity};
+    use crate::client::Client;
+
+    const ANY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
+
+    #[test]
+    fn a_client_reaches_a_backend_through_a_relay_and_keeps_its_connection() {
+        let backend =
+            Backend::start(&Net::Host, ANY, Identity::new("books", "v1", "books-1")).unwrap();
+        let relay = Relay::start(&Net::Host, ANY, &Net::Host, backend.address()).unwrap();
+        let mut client = Client::new(&Net::Host, relay.address(), "books");
+        for path in ["/a", "/b"] {
+            let answer = client.get(path).unwrap().json();
+            assert_eq!(
+                (answer["instance"].as_str(), answer["path"].as_str()),
+                (Some("books-1"), Some(path))
+            );
+        }
+        assert_eq!(
+            (client.connections(), client.resent(), backend.requests()),
+            (1, 0, 2)
+        );
+    }
+
+    #[test]
+    fn a_backend_that_fails_says_why() {
+        let extra = |_: &crate::http::Message| anyhow::bail!("the catalog is closed");
+        let identity = Identity::new("books", "v1", "books-1");
+        let backend =
+            Backend::start_with(&Net::Host, ANY, identity, Some(Box::new(extra))).unwrap();
+        let response = Client::new(&Net::Host, backend.address(), "books")
+            .get("/")
+            .unwrap();
+        assert_eq!(
+            (response.status, response.json()["error"].as_str()),
+            (502, Some("the catalog is closed"))
+        );
+    }
+}

@@ -102,14 +102,19 @@ fn churn(protocol: Protocol) -> Result<()> {
     }
     eprintln!(
         "{protocol:?}: {CHANGES} changes {kinds:?} in {verified:.1?} (slowest {slowest:.0?}) and {BURST} in a burst; \
-         {} requests answered, {} failed",
-        report.answered, report.failed
+         {} requests answered, {} failed, {} sent again",
+        report.answered, report.failed, report.resent
     );
     ensure!(
         report.failed == 0,
         "{} requests failed, the first: {:#?}",
         report.failed,
         report.failures
+    );
+    ensure!(
+        report.resent == 0,
+        "{} kept connections were closed on a request",
+        report.resent
     );
     ensure!(
         report.answered > 1000,
