@@ -1,0 +1,337 @@
+//! The world, its history, and the sheets that proxies share.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
+use pilotfish_ir::listener::Tracing;
+use pilotfish_lower::{Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, ProxyKind, RouteScope};
+use pilotfish_mesh::service::TrafficDistribution;
+use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
+use pilotfish_xds::{ResourceSet, TypeUrl, View};
+
+use crate::facts::ProxyFacts;
+use crate::section::{Interners, Section};
+use crate::selectors::Selectors;
+use crate::sheet::Sheet;
+
+/// How many generations a sheet may lag behind before it is rebuilt whole.
+const HISTORY: usize = 1024;
+
+/// Translates for all proxies. One writer calls [`Engine::apply`]; any thread may call [`Engine::view`].
+#[derive(Debug)]
+pub struct Engine {
+    state: RwLock<State>,
+    /// Sheets by section. A sheet lives as long as a proxy uses it.
+    sheets: Mutex<HashMap<Section, Weak<Shared>>>,
+    interners: Interners,
+}
+
+#[derive(Debug)]
+struct State {
+    world: Arc<World>,
+    snapshot: Arc<Snapshot>,
+    generation: u64,
+    /// The facts each of the last generations changed, newest last.
+    history: VecDeque<(u64, Arc<[Fact]>)>,
+    selectors: Selectors,
+    /// Generation in which scopes may last have changed by other means than facts: labels that count, services bound to nodes.
+    rescoped: u64,
+    /// Services that are bound to nodes.
+    node_bound: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    section: Section,
+    sheet: Mutex<Sheet>,
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Facts whose value changed.
+    pub changed_facts: usize,
+    /// The generation it made; the same as before if nothing changed.
+    pub generation: u64,
+}
+
+/// A connected proxy: its facts, and the sheets of its scope.
+#[derive(Debug)]
+pub struct Proxy {
+    facts: ProxyFacts,
+    sheets: Option<Sheets>,
+}
+
+#[derive(Debug)]
+struct Sheets {
+    generation: u64,
+    /// What the scope was read from.
+    facts: BTreeSet<Fact>,
+    clusters: Vec<Arc<Shared>>,
+    endpoints: Vec<Arc<Shared>>,
+    routes: Vec<Arc<Shared>>,
+    listeners: Vec<Arc<Shared>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bound_to_node(s: &Service) -> bool {
+    s.node_local || s.traffic_distribution == TrafficDistribution::PreferSameNode
+}
+
+impl Engine {
+    /// An engine without objects.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            state: RwLock::new(State {
+                world: Arc::new(World::empty(settings)),
+                snapshot: Arc::default(),
+                generation: 0,
+                history: VecDeque::new(),
+                selectors: Selectors::default(),
+                rescoped: 0,
+                node_bound: 0,
+            }),
+            sheets: Mutex::default(),
+            interners: Interners::default(),
+        }
+    }
+
+    /// Takes the next configuration. `changed` are the keys of objects that differ from the last one; mesh configuration
+    /// and networks are compared here.
+    pub fn apply(&self, snapshot: &Arc<Snapshot>, changed: &[ObjectKey]) -> Applied {
+        let (world, old) = {
+            let state = self.read();
+            (state.world.clone(), state.snapshot.clone())
+        };
+        let update = world.update(snapshot, changed);
+        let next = Arc::new(update.world);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rescoped = false;
+        for key in changed.iter().filter(|k| matches!(k.kind, Kind::Sidecar | Kind::Gateway | Kind::DestinationRule | Kind::VirtualService)) {
+            rescoped |= state.selectors.replace(old.get(key).map(|o| &**o), snapshot.get(key).map(|o| &**o));
+        }
+        for fact in &update.changed {
+            if let Fact::Service(id) = fact {
+                let before = Reader::new(&world).service(id).is_some_and(|s| bound_to_node(s));
+                let after = Reader::new(&next).service(id).is_some_and(|s| bound_to_node(s));
+                let had = state.node_bound > 0;
+                state.node_bound = state.node_bound + usize::from(after) - usize::from(before);
+                rescoped |= had != (state.node_bound > 0);
+            }
+        }
+        state.snapshot = snapshot.clone();
+        if update.changed.is_empty() && !rescoped {
+            state.world = next;
+            return Applied { changed_facts: 0, generation: state.generation };
+        }
+        state.generation += 1;
+        let generation = state.generation;
+        if rescoped {
+            state.rescoped = generation;
+        }
+        let changed_facts = update.changed.len();
+        state.history.push_back((generation, update.changed.into()));
+        if state.history.len() > HISTORY {
+            state.history.pop_front();
+        }
+        state.world = next;
+        Applied { changed_facts, generation }
+    }
+
+    /// The current world.
+    pub fn world(&self) -> Arc<World> {
+        self.read().world.clone()
+    }
+
+    /// The current generation.
+    pub fn generation(&self) -> u64 {
+        self.read().generation
+    }
+
+    /// Takes note of a proxy. Nothing is computed before it asks.
+    pub fn connect(&self, facts: ProxyFacts) -> Proxy {
+        Proxy { facts, sheets: None }
+    }
+
+    /// The resources of one type for a proxy, as of the newest generation.
+    pub fn view(&self, proxy: &mut Proxy, type_url: &TypeUrl) -> View {
+        self.scope(proxy);
+        let Some(sheets) = &proxy.sheets else { return View::new([]) };
+        let of = match type_url {
+            TypeUrl::Cluster => &sheets.clusters,
+            TypeUrl::Endpoints => &sheets.endpoints,
+            TypeUrl::Listener => &sheets.listeners,
+            TypeUrl::Route => &sheets.routes,
+            TypeUrl::Other(_) => return View::unknown(),
+            _ => return View::new([]),
+        };
+        View::new(of.iter().map(|s| self.refreshed(s)).collect::<Vec<ResourceSet>>())
+    }
+
+    /// Problems found while translating, and those that show only when objects are seen together.
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        let live: Vec<Arc<Shared>> = lock(&self.sheets).values().filter_map(Weak::upgrade).collect();
+        let mut all: BTreeSet<Diagnostic> = self.world().diagnostics().into_iter().collect();
+        for s in live {
+            all.extend(lock(&s.sheet).diagnostics().cloned());
+        }
+        all.into_iter().collect()
+    }
+
+    /// How many sheets are in use.
+    pub fn sheets(&self) -> usize {
+        lock(&self.sheets).values().filter(|w| w.strong_count() > 0).count()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refreshed(&self, shared: &Shared) -> ResourceSet {
+        let mut sheet = lock(&shared.sheet);
+        let (world, generation, since) = {
+            let state = self.read();
+            let missing = state.history.front().is_some_and(|(first, _)| *first > sheet.generation + 1);
+            let since: Option<Vec<Arc<[Fact]>>> =
+                (!missing).then(|| state.history.iter().filter(|(g, _)| *g > sheet.generation).map(|(_, f)| f.clone()).collect());
+            (state.world.clone(), state.generation, since)
+        };
+        match since {
+            Some(changes) => {
+                sheet.refresh(&shared.section, &world, changes.iter().flat_map(|f| f.iter()), &self.interners);
+            }
+            None => {
+                sheet.forget();
+                sheet.refresh(&shared.section, &world, std::iter::empty(), &self.interners);
+            }
+        }
+        sheet.generation = generation;
+        sheet.set().clone()
+    }
+
+    /// Finds the sheets of a proxy's scope, anew if the scope may have changed.
+    fn scope(&self, proxy: &mut Proxy) {
+        let (world, generation, client_labels, node_bound) = {
+            let state = self.read();
+            if let Some(s) = &mut proxy.sheets {
+                let covered = state.history.front().is_none_or(|(first, _)| *first <= s.generation + 1);
+                let untouched = || state.history.iter().rev().take_while(|(g, _)| *g > s.generation).all(|(_, f)| f.iter().all(|f| !s.facts.contains(f)));
+                if s.generation == state.generation || (state.rescoped <= s.generation && covered && untouched()) {
+                    s.generation = state.generation;
+                    return;
+                }
+            }
+            (state.world.clone(), state.generation, state.selectors.clone(), state.node_bound > 0)
+        };
+        let reader = Reader::new(&world);
+        let sections = sections(&reader, &proxy.facts, &client_labels, node_bound);
+        let take = |all: Vec<Section>| all.into_iter().map(|s| self.sheet(s)).collect::<Vec<_>>();
+        proxy.sheets = Some(Sheets {
+            generation,
+            facts: reader.into_record().facts,
+            clusters: take(sections.clusters),
+            endpoints: take(sections.endpoints),
+            routes: take(sections.routes),
+            listeners: take(sections.listeners),
+        });
+    }
+
+    fn sheet(&self, section: Section) -> Arc<Shared> {
+        let mut sheets = lock(&self.sheets);
+        if let Some(s) = sheets.get(&section).and_then(Weak::upgrade) {
+            return s;
+        }
+        sheets.retain(|_, w| w.strong_count() > 0);
+        let shared = Arc::new(Shared { section: section.clone(), sheet: Mutex::default() });
+        sheets.insert(section, Arc::downgrade(&shared));
+        shared
+    }
+}
+
+impl Proxy {
+    /// The facts it connected with.
+    pub fn facts(&self) -> &ProxyFacts {
+        &self.facts
+    }
+}
+
+struct Sections {
+    clusters: Vec<Section>,
+    endpoints: Vec<Section>,
+    routes: Vec<Section>,
+    listeners: Vec<Section>,
+}
+
+/// The scopes of a proxy: the only place where its facts become what lowering may read.
+fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node_bound: bool) -> Sections {
+    let workload = facts.addresses.iter().find_map(|a| reader.workload(a));
+    let labels = match workload {
+        Some(w) if facts.labels.is_empty() => w.labels.as_ref(),
+        _ => &facts.labels,
+    };
+    let v4 = facts.addresses.iter().any(|a| !a.contains(':'));
+    let v6 = facts.addresses.iter().any(|a| a.contains(':'));
+    let client = Client {
+        kind: facts.kind,
+        namespace: facts.namespace.clone(),
+        dns_domain: facts.dns_domain.clone(),
+        families: match (v4, v6) {
+            (true, true) if reader.settings().dual_stack => Families::Dual,
+            (false, _) => Families::V6,
+            _ => Families::V4,
+        },
+        dns_capture: facts.dns_capture,
+        labels: selectors.relevant(labels),
+        interception: facts.interception,
+        privileged: facts.privileged,
+    };
+    let locality = facts.locality.clone().or_else(|| workload.map(|w| w.locality.clone())).unwrap_or_default();
+    let instances = workload.map(|w| w.instances.clone()).unwrap_or_default();
+    let headless = instances.iter().any(|i| reader.service(&i.service).is_some_and(|s| s.resolution == Resolution::Passthrough));
+    let label = |names: &[&str]| names.iter().find_map(|n| labels.get(*n)).filter(|v| !v.is_empty()).cloned();
+    let tracing = Tracing {
+        service: label(&["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]).unwrap_or_else(|| facts.workload.clone()),
+        revision: label(&["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"]).unwrap_or_else(|| Text::from("latest")),
+        namespace: facts.namespace.clone(),
+        cluster: facts.cluster.clone(),
+        mesh: facts.mesh_id.clone(),
+        sampling: 100,
+    };
+    let d = facts.dialect;
+    let router = facts.kind == ProxyKind::Router;
+    let served = if router { instances.clone() } else { Vec::new() };
+    let mut out = Sections {
+        clusters: vec![Section::Clusters(ClusterScope { client: client.clone(), locality: locality.clone() }, d)],
+        endpoints: vec![Section::Endpoints(
+            EndpointScope {
+                client: client.clone(),
+                locality,
+                network: facts.network.clone(),
+                cluster: facts.cluster.clone(),
+                node: if node_bound { facts.node.clone() } else { Text::default() },
+            },
+            d,
+        )],
+        routes: vec![Section::Routes(RouteScope { client: client.clone(), instances: served.clone() }, d)],
+        listeners: vec![Section::Listeners(
+            ListenerScope {
+                client: client.clone(),
+                tracing: tracing.clone(),
+                own_address: headless.then(|| facts.addresses[0].clone()),
+                instances: served,
+                http10: facts.http10,
+            },
+            d,
+        )],
+    };
+    if !router {
+        let inbound = InboundScope { client, tracing, instances, http10: facts.http10, addresses: Vec::new() };
+        out.clusters.push(Section::InboundClusters(inbound.clone(), d));
+        out.listeners.push(Section::InboundListeners(inbound, d));
+    }
+    out
+}

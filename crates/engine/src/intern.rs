@@ -1,0 +1,58 @@
+//! One encoding for equal pieces, whoever asked for them.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// Values by the hash of what they are made from. Holds them weakly: a value lives as long as some sheet uses it.
+#[derive(Debug)]
+pub(crate) struct Interner<V> {
+    table: Mutex<Table<V>>,
+}
+
+#[derive(Debug)]
+struct Table<V> {
+    values: HashMap<u128, Weak<V>>,
+    /// Dead entries are swept when the table has grown to this size.
+    sweep_at: usize,
+}
+
+impl<V> Default for Interner<V> {
+    fn default() -> Self {
+        Self { table: Mutex::new(Table { values: HashMap::new(), sweep_at: 1024 }) }
+    }
+}
+
+/// A key that no two different inputs share in practice.
+pub(crate) fn key(parts: &impl Hash) -> u128 {
+    let mut h = Xxh3::new();
+    parts.hash(&mut h);
+    h.digest128()
+}
+
+impl<V> Interner<V> {
+    /// The value for a key, made if nobody has it.
+    pub(crate) fn get(&self, key: u128, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
+        if let Some(v) = self.lock().values.get(&key).and_then(Weak::upgrade) {
+            return v;
+        }
+        // Made outside the lock: two may make the same value, and either will do.
+        let made = make();
+        let mut table = self.lock();
+        if let Some(v) = table.values.get(&key).and_then(Weak::upgrade) {
+            return v;
+        }
+        table.values.insert(key, Arc::downgrade(&made));
+        if table.values.len() >= table.sweep_at {
+            table.values.retain(|_, v| v.strong_count() > 0);
+            table.sweep_at = (table.values.len() * 2).max(1024);
+        }
+        made
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table<V>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,163 @@
+//! Parts of a proxy's configuration, each with just the scope it depends on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilotfish_config::ObjectKey;
+use pilotfish_emit::{self as emit, Dialect, Encoded};
+use pilotfish_lower::route::{HostKey, TableKey};
+use pilotfish_lower::{
+    cluster, endpoint, gateway, inbound, outbound, route, visibility, ClusterScope, EndpointScope, InboundScope, ListenerScope, ProxyKind, RouteScope,
+};
+use pilotfish_mesh::{Reader, ServiceId, Text};
+use pilotfish_xds::Resource;
+
+use crate::intern::{self, Interner};
+
+/// One part of a configuration for one scope; equal values are the same thing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Section {
+    Clusters(ClusterScope, Dialect),
+    Endpoints(EndpointScope, Dialect),
+    Routes(RouteScope, Dialect),
+    Listeners(ListenerScope, Dialect),
+    InboundClusters(InboundScope, Dialect),
+    InboundListeners(InboundScope, Dialect),
+}
+
+/// The unit of work.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PieceKey {
+    /// Which pieces there are.
+    Roots,
+    /// What does not depend on services.
+    Fixed,
+    /// One destination.
+    Service(ServiceId),
+    /// Listeners of one port.
+    Port(u16),
+    /// One route table: which virtual hosts it has.
+    Table(TableKey),
+    /// One virtual host.
+    Host(TableKey, HostKey),
+}
+
+/// An encoded virtual host.
+#[derive(Debug)]
+pub(crate) struct HostBytes {
+    pub(crate) domains: Vec<Text>,
+    pub(crate) bytes: Bytes,
+    pub(crate) sources: Arc<[Text]>,
+}
+
+/// Encodings shared by all sections.
+#[derive(Debug, Default)]
+pub(crate) struct Interners {
+    resources: Interner<Resource>,
+    hosts: Interner<HostBytes>,
+}
+
+/// Sources as text, in order.
+pub(crate) fn source_names(sources: &BTreeSet<ObjectKey>) -> Arc<[Text]> {
+    sources.iter().map(|k| Text::from(k.to_string())).collect()
+}
+
+impl Section {
+    /// The pieces of this section.
+    pub(crate) fn roots(&self, r: &Reader<'_>) -> Vec<PieceKey> {
+        match self {
+            Self::Clusters(s, _) => with_fixed(visible(r, &s.client)),
+            Self::Endpoints(s, _) => visible(r, &s.client),
+            Self::Routes(s, _) => route::tables(r, s).into_iter().map(PieceKey::Table).collect(),
+            Self::Listeners(s, _) if s.client.kind == ProxyKind::Router => vec![PieceKey::Fixed],
+            Self::Listeners(s, _) => with_fixed(outbound::ports(r, s).into_iter().map(PieceKey::Port).collect()),
+            Self::InboundClusters(..) | Self::InboundListeners(..) => vec![PieceKey::Fixed],
+        }
+    }
+
+    /// The resources of one piece, encoded. `finish` gives the sources once everything has been read.
+    pub(crate) fn resources(&self, r: &Reader<'_>, key: &PieceKey) -> Vec<Draft> {
+        match (self, key) {
+            (Self::Clusters(s, d), PieceKey::Fixed) => clusters(cluster::fixed(r, s), *d),
+            (Self::Clusters(s, d), PieceKey::Service(id)) => clusters(cluster::outbound(r, s, id), *d),
+            (Self::Endpoints(s, d), PieceKey::Service(id)) => {
+                let d = *d;
+                endpoint::sets(r, s, id).into_iter().map(|set| Draft::new(intern::key(&("eds", &set, &d)), move || emit::endpoints(&set, &d))).collect()
+            }
+            (Self::Listeners(s, d), PieceKey::Fixed) if s.client.kind == ProxyKind::Router => listeners(gateway::listeners(r, s), *d),
+            (Self::Listeners(s, d), PieceKey::Fixed) => listeners(outbound::intercept(r, s).into_iter().collect(), *d),
+            (Self::Listeners(s, d), PieceKey::Port(p)) => listeners(outbound::listeners(r, s, *p), *d),
+            (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), *d),
+            (Self::InboundListeners(s, d), PieceKey::Fixed) => listeners(inbound::listeners(r, s), *d),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The virtual hosts of a table, in order of ownership.
+    pub(crate) fn hosts(&self, r: &Reader<'_>, table: &TableKey) -> Vec<HostKey> {
+        let Self::Routes(s, _) = self else { return Vec::new() };
+        route::hosts(r, s, table)
+    }
+
+    /// One virtual host, without the domains that others own.
+    pub(crate) fn host(&self, reader: Reader<'_>, table: &TableKey, key: &HostKey, owned: &BTreeSet<Text>, shared: &Interners) -> (Option<Arc<HostBytes>>, pilotfish_mesh::reader::Record) {
+        let Self::Routes(s, d) = self else { return (None, reader.into_record()) };
+        let lowered = route::virtual_host(&reader, s, table, key).map(|mut h| {
+            h.domains.retain(|x| !owned.contains(x));
+            h
+        });
+        let record = reader.into_record();
+        let sources = source_names(&record.sources);
+        let host = lowered.filter(|h| !h.domains.is_empty()).map(|h| {
+            shared.hosts.get(intern::key(&("vhost", &h, d, &sources)), || {
+                Arc::new(HostBytes { bytes: emit::virtual_host(&h, d), domains: h.domains.clone(), sources: sources.clone() })
+            })
+        });
+        (host, record)
+    }
+}
+
+fn with_fixed(mut keys: Vec<PieceKey>) -> Vec<PieceKey> {
+    keys.push(PieceKey::Fixed);
+    keys
+}
+
+fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
+    let mut by_host: BTreeMap<&Text, &ServiceId> = BTreeMap::new();
+    for e in visibility::egress(r, client) {
+        for s in visibility::services(r, client, &e) {
+            by_host.entry(&s.id.host).or_insert(&s.id);
+        }
+    }
+    by_host.into_values().cloned().map(PieceKey::Service).collect()
+}
+
+/// A resource that is lowered but perhaps not encoded: somebody may have done it already.
+pub(crate) struct Draft {
+    key: u128,
+    encode: Box<dyn FnOnce() -> Encoded>,
+}
+
+impl Draft {
+    fn new(key: u128, encode: impl FnOnce() -> Encoded + 'static) -> Self {
+        Self { key, encode: Box::new(encode) }
+    }
+
+    /// The shared resource.
+    pub(crate) fn finish(self, sources: &Arc<[Text]>, shared: &Interners) -> Arc<Resource> {
+        let key = intern::key(&(self.key, sources));
+        shared.resources.get(key, || {
+            let e = (self.encode)();
+            Resource::new(e.name, e.any, sources.clone())
+        })
+    }
+}
+
+fn clusters(all: Vec<pilotfish_ir::Cluster>, d: Dialect) -> Vec<Draft> {
+    all.into_iter().map(|c| Draft::new(intern::key(&("cds", &c, &d)), move || emit::cluster(&c, &d))).collect()
+}
+
+fn listeners(all: Vec<pilotfish_ir::Listener>, d: Dialect) -> Vec<Draft> {
+    all.into_iter().map(|l| Draft::new(intern::key(&("lds", &l, &d)), move || emit::listener(&l, &d))).collect()
+}

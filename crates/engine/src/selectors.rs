@@ -1,0 +1,58 @@
+//! Which proxy labels matter: those that some selector reads. All others stay out of scopes, so replicas share.
+
+use std::collections::BTreeMap;
+
+use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
+use pilotfish_config::Object;
+use pilotfish_mesh::Text;
+
+/// Label keys with the number of selectors that read them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selectors(BTreeMap<Text, usize>);
+
+fn keys(object: &Object) -> Vec<&str> {
+    let mut out: Vec<&str> = Vec::new();
+    if let Some(s) = object.get::<Sidecar>() {
+        out.extend(s.workload_selector.iter().flat_map(|w| w.labels.keys()).map(String::as_str));
+    } else if let Some(g) = object.get::<Gateway>() {
+        out.extend(g.selector.keys().map(String::as_str));
+    } else if let Some(d) = object.get::<DestinationRule>() {
+        out.extend(d.workload_selector.iter().flat_map(|w| w.match_labels.keys()).map(String::as_str));
+        let policies = d.traffic_policy.iter().chain(d.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
+        let balancers = policies.flat_map(|p| p.load_balancer.iter().chain(p.port_level_settings.iter().filter_map(|l| l.load_balancer.as_ref())));
+        let priorities = balancers.filter_map(|b| b.locality_lb_setting.as_ref()).flat_map(|l| &l.failover_priority);
+        out.extend(priorities.map(|p| p.split_once('=').map_or(p.as_str(), |(k, _)| k)));
+    } else if let Some(v) = object.get::<VirtualService>() {
+        out.extend(v.http.iter().flat_map(|h| &h.r#match).flat_map(|m| m.source_labels.keys()).map(String::as_str));
+        out.extend(v.tls.iter().flat_map(|h| &h.r#match).flat_map(|m| m.source_labels.keys()).map(String::as_str));
+        out.extend(v.tcp.iter().flat_map(|h| &h.r#match).flat_map(|m| m.source_labels.keys()).map(String::as_str));
+    }
+    out
+}
+
+impl Selectors {
+    /// Replaces what one object reads. True if the set of labels changed.
+    pub(crate) fn replace(&mut self, old: Option<&Object>, new: Option<&Object>) -> bool {
+        let mut changed = false;
+        for k in new.iter().flat_map(|o| keys(o)) {
+            let n = self.0.entry(Text::from(k)).or_default();
+            changed |= *n == 0;
+            *n += 1;
+        }
+        for k in old.iter().flat_map(|o| keys(o)) {
+            if let Some(n) = self.0.get_mut(k) {
+                *n -= 1;
+                if *n == 0 {
+                    self.0.remove(k);
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    /// The labels of a proxy that count.
+    pub(crate) fn relevant(&self, labels: &BTreeMap<Text, Text>) -> BTreeMap<Text, Text> {
+        labels.iter().filter(|(k, _)| self.0.contains_key(*k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    }
+}

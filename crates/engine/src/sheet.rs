@@ -1,0 +1,270 @@
+//! One section, kept up to date piece by piece.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilotfish_config::Diagnostic;
+use pilotfish_lower::route::{self, HostKey, TableKey};
+use pilotfish_mesh::reader::Record;
+use pilotfish_mesh::{Fact, Reader, Text, World};
+use pilotfish_xds::{Resource, ResourceSet};
+
+use crate::section::{source_names, HostBytes, Interners, PieceKey, Section};
+
+/// What a piece came to.
+#[derive(Debug)]
+enum Output {
+    /// The keys of other pieces.
+    Keys(Vec<PieceKey>),
+    /// Finished resources.
+    Resources(Vec<Arc<Resource>>),
+    /// Virtual hosts of a table, in order of ownership.
+    Table(Vec<HostKey>),
+    /// An encoded virtual host, if there is one.
+    Host(Option<Arc<HostBytes>>),
+}
+
+#[derive(Debug)]
+struct Piece {
+    output: Output,
+    facts: Box<[Arc<Fact>]>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+/// The state of a section: its pieces, who read what, and the resources they make.
+///
+/// Invariant after [`Sheet::refresh`]: `set` equals what a new sheet of the same section would compute from the world.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet {
+    pub(crate) generation: u64,
+    pieces: HashMap<PieceKey, Piece>,
+    readers: HashMap<Arc<Fact>, HashSet<PieceKey>>,
+    set: ResourceSet,
+}
+
+/// How much a refresh had to do, for metrics and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) pieces: usize,
+}
+
+impl Sheet {
+    /// The resources as of the last refresh.
+    pub(crate) fn set(&self) -> &ResourceSet {
+        &self.set
+    }
+
+    /// Problems found while lowering, sorted.
+    pub(crate) fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.pieces.values().flat_map(|p| &p.diagnostics)
+    }
+
+    /// Forgets everything: used when it is not known which facts changed since the last refresh.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Brings the sheet up to `world`. `changed` are all facts that changed since the last refresh.
+    pub(crate) fn refresh<'f>(&mut self, section: &Section, world: &World, changed: impl Iterator<Item = &'f Fact>, shared: &Interners) -> Work {
+        let mut dirty: BTreeSet<PieceKey> = BTreeSet::new();
+        for fact in changed {
+            dirty.extend(self.readers.get(fact).into_iter().flatten().cloned());
+        }
+        let mut work = Work::default();
+        if !self.pieces.contains_key(&PieceKey::Roots) {
+            dirty.insert(PieceKey::Roots);
+        }
+        if dirty.remove(&PieceKey::Roots) {
+            self.rebuild_roots(section, world, &mut dirty);
+            work.pieces += 1;
+        }
+        let mut splice: BTreeSet<TableKey> = BTreeSet::new();
+        // Tables come before hosts in key order, so the hosts a table adds are still ahead.
+        while let Some(key) = dirty.pop_first() {
+            if !self.alive(&key) {
+                continue;
+            }
+            work.pieces += 1;
+            match &key {
+                PieceKey::Table(t) => {
+                    splice.insert(t.clone());
+                    self.rebuild_table(section, world, t, &mut dirty);
+                }
+                PieceKey::Host(t, h) => {
+                    let old = self.host(t, h).cloned();
+                    let (new, record) = section.host(Reader::new(world), t, h, &BTreeSet::new(), shared);
+                    if !same(old.as_ref(), new.as_ref()) {
+                        splice.insert(t.clone());
+                    }
+                    self.keep(key, Output::Host(new), record);
+                }
+                _ => self.rebuild_resources(section, world, key, shared),
+            }
+        }
+        for table in splice {
+            self.splice(section, world, &table, shared);
+        }
+        work
+    }
+
+    /// Pieces that an earlier step removed are not rebuilt.
+    fn alive(&self, key: &PieceKey) -> bool {
+        self.pieces.contains_key(key) || !matches!(key, PieceKey::Host(..)) || self.pieces.contains_key(&PieceKey::Table(table_of(key)))
+    }
+
+    fn host(&self, table: &TableKey, key: &HostKey) -> Option<&Arc<HostBytes>> {
+        match self.pieces.get(&PieceKey::Host(table.clone(), key.clone()))?.output {
+            Output::Host(Some(ref h)) => Some(h),
+            _ => None,
+        }
+    }
+
+    /// Replaces a piece and the record of what it read.
+    fn keep(&mut self, key: PieceKey, output: Output, record: Record) -> Option<Output> {
+        let facts: Box<[Arc<Fact>]> = record
+            .facts
+            .into_iter()
+            .map(|f| match self.readers.get_key_value(&f) {
+                Some((known, _)) => known.clone(),
+                None => Arc::new(f),
+            })
+            .collect();
+        let old = self.drop_piece(&key);
+        for f in &facts {
+            self.readers.entry(f.clone()).or_default().insert(key.clone());
+        }
+        self.pieces.insert(key, Piece { output, facts, diagnostics: record.diagnostics });
+        old
+    }
+
+    fn drop_piece(&mut self, key: &PieceKey) -> Option<Output> {
+        let old = self.pieces.remove(key)?;
+        for f in &old.facts {
+            if let Some(readers) = self.readers.get_mut(f) {
+                readers.remove(key);
+                if readers.is_empty() {
+                    self.readers.remove(f);
+                }
+            }
+        }
+        Some(old.output)
+    }
+
+    fn rebuild_roots(&mut self, section: &Section, world: &World, dirty: &mut BTreeSet<PieceKey>) {
+        let reader = Reader::new(world);
+        let mut keys = section.roots(&reader);
+        keys.sort();
+        keys.dedup();
+        let old = match self.keep(PieceKey::Roots, Output::Keys(keys.clone()), reader.into_record()) {
+            Some(Output::Keys(old)) => old,
+            _ => Vec::new(),
+        };
+        for gone in old.iter().filter(|k| keys.binary_search(k).is_err()) {
+            dirty.remove(gone);
+            self.remove(gone);
+        }
+        dirty.extend(keys.into_iter().filter(|k| old.binary_search(k).is_err()));
+    }
+
+    /// Removes a piece and the resources it made.
+    fn remove(&mut self, key: &PieceKey) {
+        match self.drop_piece(key) {
+            Some(Output::Resources(all)) => self.withdraw(&all, &[]),
+            Some(Output::Table(hosts)) => {
+                let PieceKey::Table(t) = key else { return };
+                for h in hosts {
+                    self.drop_piece(&PieceKey::Host(t.clone(), h));
+                }
+                self.set.remove(&t.name());
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes resources out of the set unless they are still made, or another piece has taken the name.
+    fn withdraw(&mut self, old: &[Arc<Resource>], new: &[Arc<Resource>]) {
+        for o in old {
+            let kept = new.iter().any(|n| n.name == o.name);
+            let ours = self.set.get(&o.name).is_some_and(|have| Arc::ptr_eq(have, o));
+            if !kept && ours {
+                self.set.remove(&o.name);
+            }
+        }
+    }
+
+    fn rebuild_resources(&mut self, section: &Section, world: &World, key: PieceKey, shared: &Interners) {
+        let reader = Reader::new(world);
+        let drafts = section.resources(&reader, &key);
+        let record = reader.into_record();
+        let sources = source_names(&record.sources);
+        let new: Vec<Arc<Resource>> = drafts.into_iter().map(|d| d.finish(&sources, shared)).collect();
+        let old = match self.keep(key, Output::Resources(new.clone()), record) {
+            Some(Output::Resources(old)) => old,
+            _ => Vec::new(),
+        };
+        self.withdraw(&old, &new);
+        for n in new {
+            // Equal content keeps the resource that proxies already hold.
+            if self.set.get(&n.name).is_none_or(|have| have.version != n.version || have.sources != n.sources) {
+                self.set.insert(n);
+            }
+        }
+    }
+
+    fn rebuild_table(&mut self, section: &Section, world: &World, table: &TableKey, dirty: &mut BTreeSet<PieceKey>) {
+        let reader = Reader::new(world);
+        let hosts = section.hosts(&reader, table);
+        let old = match self.keep(PieceKey::Table(table.clone()), Output::Table(hosts.clone()), reader.into_record()) {
+            Some(Output::Table(old)) => old,
+            _ => Vec::new(),
+        };
+        let (before, after): (BTreeSet<&HostKey>, BTreeSet<&HostKey>) = (old.iter().collect(), hosts.iter().collect());
+        for gone in before.difference(&after) {
+            let key = PieceKey::Host(table.clone(), (*gone).clone());
+            dirty.remove(&key);
+            self.drop_piece(&key);
+        }
+        dirty.extend(after.difference(&before).map(|h| PieceKey::Host(table.clone(), (*h).clone())));
+    }
+
+    /// Puts a table together from the bytes of its virtual hosts. A domain belongs to the first host that has it; a host
+    /// that loses some is lowered once more without them.
+    fn splice(&mut self, section: &Section, world: &World, table: &TableKey, shared: &Interners) {
+        let Some(Output::Table(hosts)) = self.pieces.get(&PieceKey::Table(table.clone())).map(|p| &p.output) else { return };
+        let mut owners: HashMap<Text, usize> = HashMap::new();
+        let mut parts: Vec<Arc<HostBytes>> = Vec::with_capacity(hosts.len());
+        for key in hosts {
+            let Some(h) = self.host(table, key) else { continue };
+            let taken: BTreeSet<Text> = h.domains.iter().filter(|d| owners.contains_key(*d)).cloned().collect();
+            let part = if taken.is_empty() { Some(h.clone()) } else { section.host(Reader::new(world), table, key, &taken, shared).0 };
+            if let Some(p) = part {
+                owners.extend(p.domains.iter().map(|d| (d.clone(), parts.len())));
+                parts.push(p);
+            }
+        }
+        let bytes: Vec<Bytes> = parts.iter().map(|p| p.bytes.clone()).collect();
+        let sources: BTreeMap<&Text, ()> = parts.iter().flat_map(|p| p.sources.iter()).map(|s| (s, ())).collect();
+        let sources: Arc<[Text]> = sources.into_keys().cloned().collect();
+        let encoded = pilotfish_emit::route_table(&route::table(table), &bytes);
+        let new = Resource::new(encoded.name, encoded.any, sources);
+        if self.set.get(&new.name).is_none_or(|have| have.version != new.version || have.sources != new.sources) {
+            self.set.insert(new);
+        }
+    }
+}
+
+fn table_of(key: &PieceKey) -> TableKey {
+    match key {
+        PieceKey::Host(t, _) | PieceKey::Table(t) => t.clone(),
+        _ => TableKey::Port(0),
+    }
+}
+
+fn same(a: Option<&Arc<HostBytes>>, b: Option<&Arc<HostBytes>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (a.bytes == b.bytes && a.sources == b.sources),
+        (None, None) => true,
+        _ => false,
+    }
+}
