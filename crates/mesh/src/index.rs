@@ -7,7 +7,7 @@ use pilotfish_config::core::{EndpointSlice, Pod, PodPhase, Service as KubeServic
 use pilotfish_config::networking::{ServiceEntry, WorkloadEntry};
 use pilotfish_config::{Object, ObjectKey, Spec};
 
-use crate::{Labels, ServiceId, Settings, Text, host};
+use crate::{Labels, ServiceId, Settings, Text};
 
 /// Label of an EndpointSlice that names its service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -332,11 +332,6 @@ impl Index {
         let keys: Vec<&ObjectKey> = self.named.get(&name).collect();
         Some(keys.into_iter())
     }
-}
-
-/// The fully qualified service a VirtualService or DestinationRule host means.
-pub(crate) fn qualified(name: &str, namespace: &str, settings: &Settings) -> Text {
-    host::resolve(name, namespace, &settings.domain)
 }
 
 /// The spec of a Service.

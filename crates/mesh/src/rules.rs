@@ -1,6 +1,6 @@
 //! Destination rules, virtual services, gateways and sidecars, indexed by what they are written for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -71,29 +71,42 @@ fn places(object: &Object, settings: &Settings) -> BTreeSet<Place> {
     }
 }
 
-/// The list with one object replaced.
-fn replaced(list: Option<&Ranked>, key: &ObjectKey, new: Option<&Arc<Object>>) -> Vec<Arc<Object>> {
-    let kept = list
-        .into_iter()
-        .flat_map(|l| l.iter())
-        .filter(|o| o.key != *key);
-    let mut objects: Vec<Arc<Object>> = kept.chain(new).cloned().collect();
-    rank(&mut objects);
-    objects
+/// What happens to one list.
+#[derive(Default)]
+struct Edit<'a> {
+    gone: BTreeSet<&'a ObjectKey>,
+    come: Vec<&'a Arc<Object>>,
 }
 
-fn same(a: Option<&Ranked>, b: Option<&Ranked>) -> bool {
-    let none = Ranked::default();
-    let (a, b) = (a.unwrap_or(&none), b.unwrap_or(&none));
-    a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.same_content(b))
+impl Edit<'_> {
+    fn apply(&self, list: Option<&Ranked>) -> Vec<Arc<Object>> {
+        let old = list.into_iter().flat_map(|list| list.iter());
+        let kept = old.filter(|object| !self.gone.contains(&object.key));
+        let mut objects: Vec<Arc<Object>> =
+            kept.chain(self.come.iter().copied()).cloned().collect();
+        rank(&mut objects);
+        objects
+    }
 }
 
-fn put(map: &mut OrdMap<Text, Ranked>, key: &Text, list: Vec<Arc<Object>>) {
-    if list.is_empty() {
+fn same(a: &[Arc<Object>], b: &[Arc<Object>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_content(b))
+}
+
+/// Applies an edit to one list of a map: whether it is another now, and whether it came or went.
+fn edit(map: &mut OrdMap<Text, Ranked>, key: &Text, edit: &Edit<'_>) -> (bool, bool) {
+    let old = map.get(key).cloned();
+    let new = edit.apply(old.as_ref());
+    let moved = old.is_none() != new.is_empty();
+    if same(old.as_deref().map_or(&[], Vec::as_slice), &new) {
+        return (false, false);
+    }
+    if new.is_empty() {
         map.remove(key);
     } else {
-        map.insert(key.clone(), Arc::new(list));
+        map.insert(key.clone(), Arc::new(new));
     }
+    (true, moved)
 }
 
 /// Brings the lists of rules up to date with the objects that changed.
@@ -103,79 +116,53 @@ pub(crate) fn replace(
     changed: &[ObjectKey],
     facts: &mut BTreeSet<Fact>,
 ) {
-    let mut touched = BTreeSet::new();
+    let snapshot = next.snapshot.clone();
+    let mut edits: BTreeMap<Place, Edit<'_>> = BTreeMap::new();
     for key in changed {
-        let before = old.snapshot.get(key);
-        let after = next.snapshot.get(key).cloned();
-        let from = before.map(|o| places(o, &old.settings)).unwrap_or_default();
-        let to = after
-            .as_ref()
-            .map(|o| places(o, &old.settings))
-            .unwrap_or_default();
-        for place in from.union(&to) {
-            let new = after.as_ref().filter(|_| to.contains(place));
-            match place {
-                Place::DestinationRules(host) => {
-                    let list = replaced(next.destination_rules.get(host), key, new);
-                    put(&mut next.destination_rules, host, list);
-                }
-                Place::VirtualServices(host) => {
-                    let list = replaced(next.virtual_services.get(host), key, new);
-                    put(&mut next.virtual_services, host, list);
-                }
-                Place::GatewayVirtualServices(gateway) => {
-                    let list = replaced(next.gateway_virtual_services.get(gateway), key, new);
-                    put(&mut next.gateway_virtual_services, gateway, list);
-                }
-                Place::Gateways => {
-                    next.gateways = Arc::new(replaced(Some(&next.gateways), key, new))
-                }
-                Place::Sidecars(namespace) => {
-                    let list = replaced(next.sidecars.get(namespace), key, new);
-                    put(&mut next.sidecars, namespace, list);
-                }
+        if let Some(before) = old.snapshot.get(key) {
+            for place in places(before, &old.settings) {
+                edits.entry(place).or_default().gone.insert(key);
             }
         }
-        touched.extend(from);
-        touched.extend(to);
+        if let Some(after) = snapshot.get(key) {
+            for place in places(after, &old.settings) {
+                let edit = edits.entry(place).or_default();
+                edit.gone.insert(key);
+                edit.come.push(after);
+            }
+        }
     }
-    for place in touched {
-        let (equal, fact) = match &place {
-            Place::DestinationRules(host) => (
-                same(
-                    old.destination_rules.get(host),
-                    next.destination_rules.get(host),
-                ),
-                Fact::DestinationRules(host.clone()),
-            ),
+    for (place, change) in edits {
+        let (differs, fact) = match place {
+            Place::DestinationRules(host) => {
+                let (differs, _) = edit(&mut next.destination_rules, &host, &change);
+                (differs, Fact::DestinationRules(host))
+            }
             Place::VirtualServices(host) => {
-                let (a, b) = (
-                    old.virtual_services.get(host),
-                    next.virtual_services.get(host),
-                );
-                if a.is_some() != b.is_some() {
+                let (differs, moved) = edit(&mut next.virtual_services, &host, &change);
+                if moved {
                     facts.insert(Fact::VirtualServiceHosts);
                 }
-                (same(a, b), Fact::VirtualServices(host.clone()))
+                (differs, Fact::VirtualServices(host))
             }
             Place::GatewayVirtualServices(gateway) => {
-                let before = old.gateway_virtual_services.get(gateway);
-                let after = next.gateway_virtual_services.get(gateway);
-                (
-                    same(before, after),
-                    Fact::GatewayVirtualServices(gateway.clone()),
-                )
+                let (differs, _) = edit(&mut next.gateway_virtual_services, &gateway, &change);
+                (differs, Fact::GatewayVirtualServices(gateway))
             }
-            Place::Gateways => (
-                same(Some(&old.gateways), Some(&next.gateways)),
-                Fact::Gateways,
-            ),
-            Place::Sidecars(namespace) => (
-                same(old.sidecars.get(namespace), next.sidecars.get(namespace)),
-                Fact::Sidecars(namespace.clone()),
-            ),
+            Place::Gateways => {
+                let list = change.apply(Some(&next.gateways));
+                let differs = !same(&next.gateways, &list);
+                if differs {
+                    next.gateways = Arc::new(list);
+                }
+                (differs, Fact::Gateways)
+            }
+            Place::Sidecars(namespace) => {
+                let (differs, _) = edit(&mut next.sidecars, &namespace, &change);
+                (differs, Fact::Sidecars(namespace))
+            }
         };
-        if !equal {
+        if differs {
             facts.insert(fact);
         }
     }

@@ -8,11 +8,11 @@ use pilotfish_config::{Kind, Object, ObjectKey, Snapshot, Spec};
 
 use crate::declare::ignore;
 use crate::index::Ref;
-use crate::view::{node_locality, system_namespace};
+use crate::view::{NETWORK, node_locality, system_namespace};
 use crate::world::Update;
 use crate::{
-    Fact, Labels, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation, index,
-    rules,
+    Fact, Labels, Protocol, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation,
+    index, rules,
 };
 
 /// What has to be derived again.
@@ -49,6 +49,9 @@ pub(crate) fn derive(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) ->
         changed: step.facts.into_iter().collect(),
     }
 }
+
+/// A service before and after.
+type Change<'a> = (Option<&'a Arc<Service>>, Option<Arc<Service>>);
 
 struct Step<'a> {
     old: &'a World,
@@ -195,7 +198,11 @@ impl<'a> Step<'a> {
                 }
             }
             Kind::Namespace => {
-                if &*key.name == system_namespace(&self.next.snapshot) {
+                let networks: BTreeSet<_> = [self.before(key).cloned(), self.after(key)]
+                    .into_iter()
+                    .map(|object| object.and_then(|o| o.meta.labels.get(NETWORK).cloned()))
+                    .collect();
+                if &*key.name == system_namespace(&self.next.snapshot) && networks.len() > 1 {
                     self.dirty.everything = true;
                 }
                 let in_namespace = [Kind::Service, Kind::ServiceEntry]
@@ -273,8 +280,7 @@ impl<'a> Step<'a> {
             dirty.extend(self.next.index.all_declared().cloned());
             dirty.extend(self.old.services.keys().cloned());
         }
-        let mut list: Vec<(Option<&'a Arc<Service>>, Option<Arc<Service>>)> = Vec::new();
-        let mut replaced = false;
+        let mut changes: Vec<Change<'a>> = Vec::new();
         for id in dirty {
             let view = self.next.view();
             let service = view.service(&id, &mut ignore);
@@ -313,60 +319,86 @@ impl<'a> Step<'a> {
             if service_changed {
                 self.facts.insert(Fact::Service(id.clone()));
                 let new = service.map(Arc::new);
-                if old.map(|o| listed(o)) != new.as_deref().map(listed) {
-                    list.push((old, new.clone()));
-                }
-                replaced = true;
-                match new {
-                    Some(new) => self.next.services.insert(id, new),
+                match &new {
+                    Some(new) => self.next.services.insert(id, new.clone()),
                     None => self.next.services.remove(&id),
                 };
+                changes.push((old, new));
             }
         }
-        if !list.is_empty() {
-            self.lists(&list);
-        }
-        if replaced {
-            let mut ordered: Vec<Arc<Service>> = self.next.services.values().cloned().collect();
-            ordered.sort_by(|a, b| order(a).cmp(&order(b)));
-            self.next.ordered = Arc::new(ordered);
+        if !changes.is_empty() {
+            self.lists(&changes);
         }
     }
 
-    /// Brings the lists of services up to date with those that joined, left or moved.
-    fn lists(&mut self, changes: &[(Option<&'a Arc<Service>>, Option<Arc<Service>>)]) {
-        self.facts.insert(Fact::Services);
-        let mut ports: BTreeMap<u16, BTreeSet<ServiceId>> = BTreeMap::new();
-        let mut hosts: BTreeMap<Text, BTreeSet<ServiceId>> = BTreeMap::new();
-        let versions = changes
-            .iter()
-            .flat_map(|(old, new)| old.iter().copied().chain(new));
-        for service in versions {
-            for port in &service.ports {
-                ports
-                    .entry(port.number)
-                    .or_default()
-                    .insert(service.id.clone());
+    /// Brings the lists of services up to date with those that joined, left or changed.
+    fn lists(&mut self, changes: &[Change<'a>]) {
+        let mut ports: BTreeMap<u16, Vec<ServiceId>> = BTreeMap::new();
+        let mut hosts: BTreeSet<&Text> = BTreeSet::new();
+        let mut gone: BTreeSet<&ServiceId> = BTreeSet::new();
+        let mut come: Vec<&Arc<Service>> = Vec::new();
+        let mut moved = false;
+        for (old, new) in changes {
+            gone.extend(old.map(|old| &old.id));
+            come.extend(new);
+            if old.map(|o| listed(o)) == new.as_deref().map(listed) {
+                continue;
             }
-            hosts
-                .entry(service.id.host.clone())
-                .or_default()
-                .insert(service.id.clone());
+            moved = true;
+            for service in old.iter().copied().chain(new) {
+                hosts.insert(&service.id.host);
+                ports.extend(service.ports.iter().map(|port| (port.number, Vec::new())));
+            }
         }
-        let services = &self.next.services;
-        for (number, ids) in ports {
-            let has = |service: &Service| {
-                service
-                    .port(number)
-                    .is_some_and(|port| port.protocol != crate::Protocol::Udp)
-            };
-            if relist(&mut self.next.by_port, &number, &ids, services, has) {
+        let kept = self
+            .next
+            .ordered
+            .iter()
+            .filter(|service| !gone.contains(&service.id));
+        let mut ordered: Vec<Arc<Service>> = kept.chain(come).cloned().collect();
+        ordered.sort_by(|a, b| order(a).cmp(&order(b)));
+        self.next.ordered = Arc::new(ordered);
+        if !moved {
+            return;
+        }
+        self.facts.insert(Fact::Services);
+        for service in self.next.ordered.iter() {
+            for port in service
+                .ports
+                .iter()
+                .filter(|port| port.protocol != Protocol::Udp)
+            {
+                if let Some(list) = ports.get_mut(&port.number)
+                    && list.last() != Some(&service.id)
+                {
+                    list.push(service.id.clone());
+                }
+            }
+        }
+        for (number, list) in ports {
+            let list = Some(list).filter(|list| !list.is_empty());
+            if put(&mut self.next.by_port, &number, list) {
                 self.facts.insert(Fact::Port(number));
             }
         }
-        for (host, ids) in hosts {
-            if relist(&mut self.next.by_host, &host, &ids, services, |_| true) {
-                self.facts.insert(Fact::Host(host));
+        for host in hosts {
+            let first = ServiceId {
+                host: host.clone(),
+                namespace: Text::default(),
+            };
+            let range = self.next.services.range(first..);
+            let mut list: Vec<&Arc<Service>> = range
+                .map(|(_, service)| service)
+                .take_while(|service| service.id.host == *host)
+                .collect();
+            list.sort_by(|a, b| order(a).cmp(&order(b)));
+            let list: Vec<ServiceId> = list.into_iter().map(|service| service.id.clone()).collect();
+            if put(
+                &mut self.next.by_host,
+                host,
+                Some(list).filter(|list| !list.is_empty()),
+            ) {
+                self.facts.insert(Fact::Host(host.clone()));
             }
         }
     }
@@ -377,6 +409,15 @@ impl<'a> Step<'a> {
             dirty.extend(self.next.index.all_addresses().cloned());
             dirty.extend(self.old.workloads.keys().cloned());
         }
+        let index = &self.next.index;
+        let snapshot = &self.next.snapshot;
+        let others: Vec<Text> = dirty
+            .iter()
+            .flat_map(|address| index.at(address))
+            .filter_map(|key| snapshot.get(key))
+            .flat_map(|object| index::addresses(object))
+            .collect();
+        dirty.extend(others);
         for address in dirty {
             let workload = self.next.workload_at(&address);
             if put(&mut self.next.workloads, &address, workload) {
@@ -400,27 +441,4 @@ fn put<K: Ord + Clone, V: PartialEq>(
         None => map.remove(key),
     };
     true
-}
-
-/// Replaces `ids` in a list of services by those of them that belong there now; whether the list is another.
-fn relist<K: Ord + Clone>(
-    lists: &mut OrdMap<K, Arc<Vec<ServiceId>>>,
-    key: &K,
-    ids: &BTreeSet<ServiceId>,
-    services: &OrdMap<ServiceId, Arc<Service>>,
-    belongs: impl Fn(&Service) -> bool,
-) -> bool {
-    let old = lists.get(key);
-    let kept = old
-        .into_iter()
-        .flat_map(|list| list.iter())
-        .filter(|id| !ids.contains(id));
-    let mut members: Vec<&Arc<Service>> = kept
-        .chain(ids)
-        .filter_map(|id| services.get(id))
-        .filter(|service| belongs(service))
-        .collect();
-    members.sort_by(|a, b| order(a).cmp(&order(b)));
-    let list: Vec<ServiceId> = members.into_iter().map(|s| s.id.clone()).collect();
-    put(lists, key, Some(list).filter(|list| !list.is_empty()))
 }

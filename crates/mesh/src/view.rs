@@ -15,7 +15,8 @@ use crate::{Endpoint, EndpointHealth, Labels, Locality, Settings, Text};
 
 /// Label that says whether a workload takes mutual TLS.
 pub(crate) const TLS_MODE: &str = "security.istio.io/tlsMode";
-const NETWORK: &str = "topology.istio.io/network";
+/// Label that says in which network a workload is, or those of the control plane's cluster are.
+pub(crate) const NETWORK: &str = "topology.istio.io/network";
 const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 
 /// Everything a derivation may read.
