@@ -171,10 +171,8 @@ impl Session {
             _ if request.response_nonce.is_empty() => Verdict::None,
             (Some(nonce), None) if watch.ack(nonce) => Verdict::Ack(nonce),
             (Some(nonce), Some(error)) if watch.nack(nonce, &error.message) => {
-                Verdict::Nack(watch.rejected().cloned().unwrap_or(Rejection {
-                    nonce,
-                    message: String::new(),
-                }))
+                let message = error.message.clone();
+                Verdict::Nack(Rejection { nonce, message })
             }
             _ => Verdict::Stale,
         };

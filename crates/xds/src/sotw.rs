@@ -166,22 +166,23 @@ impl Session {
             watch.answer = true;
             return Verdict::None;
         }
-        // A stale request changes nothing: the client repeats its subscription when it answers the newest response.
-        let Some(nonce) =
-            Nonce::parse(&request.response_nonce).filter(|n| Some(*n) == watch.sent())
-        else {
+        let Some(nonce) = Nonce::parse(&request.response_nonce) else {
             return Verdict::Stale;
         };
+        let newest = Some(nonce) == watch.sent();
         let verdict = match request.error_detail {
-            Some(error) if watch.nack(nonce, &error.message) => {
-                Verdict::Nack(watch.rejected().cloned().unwrap_or(Rejection {
-                    nonce,
-                    message: error.message,
-                }))
-            }
-            None if watch.ack(nonce) => Verdict::Ack(nonce),
-            _ => Verdict::None,
+            Some(error) if watch.nack(nonce, &error.message) => Verdict::Nack(Rejection {
+                nonce,
+                message: error.message,
+            }),
+            None if watch.ack(nonce) && newest => Verdict::Ack(nonce),
+            _ if newest => Verdict::None,
+            _ => Verdict::Stale,
         };
+        // What a stale request subscribes to does not count: the client repeats it when it answers the newest response.
+        if !newest {
+            return verdict;
+        }
         if subscribe(watch, type_url, request.resource_names) {
             watch.answer = true;
         }

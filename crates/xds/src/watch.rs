@@ -202,7 +202,10 @@ impl Watch {
 
     fn suspect(&mut self, view: View) {
         if self.suspects.len() == MAX_SUSPECTS {
-            self.suspects.remove(1);
+            // Names instead of the view: they are sent along with the next response, changed or not.
+            let (_, oldest) = self.suspects.remove(0);
+            let names = oldest.changes(&self.base).map(|c| c.name().clone());
+            self.owed.extend(names.filter(|n| self.subscription.covers(n)));
         }
         self.last_suspect += 1;
         self.suspects.push((self.last_suspect, view));
@@ -236,14 +239,19 @@ impl Watch {
             self.acked_generation = sent.generation;
         }
         if let Some(sent) = rejected {
-            self.owed.extend(sent.names);
-            self.suspect(sent.prior);
+            self.doubt(sent);
         }
         self.rejected = Some(Rejection {
             nonce,
             message: message.chars().take(4096).collect(),
         });
         true
+    }
+
+    /// None, some or all of a response may have been applied.
+    fn doubt(&mut self, sent: Sent) {
+        self.owed.extend(sent.names);
+        self.suspect(sent.prior);
     }
 
     /// Whether this view calls for a response.
@@ -401,8 +409,10 @@ impl Watch {
         generation: Generation,
         version: Version,
     ) {
-        if self.unanswered.len() == MAX_UNANSWERED {
-            self.unanswered.pop_front();
+        if self.unanswered.len() == MAX_UNANSWERED
+            && let Some(sent) = self.unanswered.pop_front()
+        {
+            self.doubt(sent);
         }
         self.unanswered.push_back(Sent {
             nonce,

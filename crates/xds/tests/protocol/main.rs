@@ -1,0 +1,9 @@
+//! The protocol suite: the rules of both variants as state machines, a model client against random histories, and a real
+//! server on loopback with raw gRPC clients.
+
+mod delta;
+mod model;
+mod server;
+mod slow;
+mod sotw;
+mod support;

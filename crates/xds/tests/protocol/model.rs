@@ -1,0 +1,432 @@
+//! Random histories: a model client, a link with delay in both directions, and a server that keeps changing its mind.
+//!
+//! The client accepts, rejects, or rejects after having applied a part, as Envoy does. It subscribes and unsubscribes,
+//! reconnects, and sends nonsense. Once all is quiet it must hold what the server has, restricted to its subscription,
+//! and no cluster may be left waiting for its endpoints.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use pilotfish_protos::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use pilotfish_xds::TypeUrl::{self, Cluster, Endpoints, Listener, Route};
+use pilotfish_xds::{Generation, Protocol, ResourceSet, SessionConfig, Version, View};
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::support::{error, resource};
+
+const TYPES: [TypeUrl; 4] = [Cluster, Endpoints, Listener, Route];
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// The server's side of the world, in two sections.
+#[derive(Default)]
+struct World(BTreeMap<TypeUrl, [ResourceSet; 2]>);
+
+impl World {
+    fn change(&mut self, t: &TypeUrl, name: &str, content: u8) {
+        let sections = self.0.entry(t.clone()).or_default();
+        sections.iter_mut().for_each(|s| drop(s.remove(name)));
+        if content > 0 {
+            sections[usize::from(content % 2)].insert(resource(t, name, &format!("{name}{content}")));
+        }
+    }
+
+    fn view(&self, t: &TypeUrl) -> View {
+        View::new(self.0.get(t).cloned().unwrap_or_default())
+    }
+}
+
+/// What a client wants and has of one type.
+#[derive(Default, Debug)]
+struct Side {
+    started: bool,
+    wildcard: bool,
+    ever_named: bool,
+    named: BTreeSet<String>,
+    held: BTreeMap<String, String>,
+    nonce: String,
+}
+
+impl Side {
+    fn wants(&self, name: &str) -> bool {
+        self.wildcard || self.named.contains(name)
+    }
+
+    fn drop_unwanted(&mut self) {
+        let (wildcard, named) = (self.wildcard, &self.named);
+        self.held.retain(|n, _| wildcard || named.contains(n));
+    }
+}
+
+/// How a response is taken: bit 0 set accepts, else bit i + 1 applies the i-th part before the rejection.
+fn applies(how: u8, i: usize) -> bool {
+    how & 1 == 1 || how >> (1 + i % 7) & 1 == 1
+}
+
+/// One variant of the protocol, as client and link.
+trait Variant {
+    type Session: Protocol;
+    fn subscribe(side: &mut Side, t: &TypeUrl, name: Option<&str>, add: bool) -> <Self::Session as Protocol>::Request;
+    /// Applies a response and answers it; returns the names it carried.
+    fn take(side: &mut Side, t: &TypeUrl, message: bytes::Bytes, how: u8) -> (<Self::Session as Protocol>::Request, Vec<String>);
+    fn reconnect(side: &mut Side, t: &TypeUrl) -> <Self::Session as Protocol>::Request;
+    fn nonsense(t: &TypeUrl, which: u8) -> <Self::Session as Protocol>::Request;
+}
+
+struct DeltaVariant;
+
+impl Variant for DeltaVariant {
+    type Session = pilotfish_xds::delta::Session;
+
+    fn subscribe(side: &mut Side, t: &TypeUrl, name: Option<&str>, add: bool) -> DeltaDiscoveryRequest {
+        let mut request = DeltaDiscoveryRequest { type_url: t.as_str().into(), ..DeltaDiscoveryRequest::default() };
+        let first = !std::mem::replace(&mut side.started, true);
+        match (name, add) {
+            (None, true) if first && t.is_whole() => side.wildcard = true,
+            (None, true) => {
+                side.wildcard = true;
+                request.resource_names_subscribe = vec!["*".into()];
+            }
+            (None, false) => {
+                side.wildcard = false;
+                request.resource_names_unsubscribe = vec!["*".into()];
+            }
+            (Some(name), true) => {
+                side.named.insert(name.into());
+                request.resource_names_subscribe = vec![name.into()];
+            }
+            (Some(name), false) => {
+                side.named.remove(name);
+                side.wildcard |= first && t.is_whole();
+                request.resource_names_unsubscribe = vec![name.into()];
+            }
+        }
+        side.drop_unwanted();
+        request
+    }
+
+    fn take(side: &mut Side, t: &TypeUrl, message: bytes::Bytes, how: u8) -> (DeltaDiscoveryRequest, Vec<String>) {
+        let response = DeltaDiscoveryResponse::decode(message).unwrap();
+        let mut seen = BTreeSet::new();
+        for (i, r) in response.resources.iter().enumerate() {
+            assert!(seen.insert(r.name.clone()), "{} twice", r.name);
+            if applies(how, i) && side.wants(&r.name) {
+                side.held.insert(r.name.clone(), r.version.clone());
+            }
+        }
+        for (i, name) in response.removed_resources.iter().enumerate() {
+            assert!(seen.insert(name.clone()), "{name} twice");
+            if applies(how, i) {
+                side.held.remove(name);
+            }
+        }
+        let request = DeltaDiscoveryRequest {
+            type_url: t.as_str().into(),
+            response_nonce: response.nonce,
+            error_detail: (how & 1 == 0).then(|| error("no")),
+            ..DeltaDiscoveryRequest::default()
+        };
+        (request, response.resources.into_iter().map(|r| r.name).collect())
+    }
+
+    fn reconnect(side: &mut Side, t: &TypeUrl) -> DeltaDiscoveryRequest {
+        let mut subscribe: Vec<String> = side.named.iter().cloned().collect();
+        subscribe.extend(side.wildcard.then(|| "*".to_string()));
+        DeltaDiscoveryRequest {
+            type_url: t.as_str().into(),
+            resource_names_unsubscribe: if subscribe.is_empty() { vec!["*".into()] } else { vec![] },
+            resource_names_subscribe: subscribe,
+            initial_resource_versions: side.held.clone(),
+            ..DeltaDiscoveryRequest::default()
+        }
+    }
+
+    fn nonsense(t: &TypeUrl, which: u8) -> DeltaDiscoveryRequest {
+        DeltaDiscoveryRequest {
+            type_url: t.as_str().into(),
+            response_nonce: ["", "x", "00000000.1", "00000000.99"][usize::from(which % 4)].into(),
+            error_detail: (which & 4 > 0 && which % 4 != 2).then(|| error("nonsense")),
+            ..DeltaDiscoveryRequest::default()
+        }
+    }
+}
+
+struct SotwVariant;
+
+impl SotwVariant {
+    fn request(side: &Side, t: &TypeUrl) -> DiscoveryRequest {
+        let mut names: Vec<String> = side.named.iter().cloned().collect();
+        if side.wildcard && side.ever_named {
+            names.push("*".into());
+        }
+        DiscoveryRequest {
+            type_url: t.as_str().into(),
+            response_nonce: side.nonce.clone(),
+            resource_names: names,
+            ..DiscoveryRequest::default()
+        }
+    }
+}
+
+impl Variant for SotwVariant {
+    type Session = pilotfish_xds::sotw::Session;
+
+    fn subscribe(side: &mut Side, t: &TypeUrl, name: Option<&str>, add: bool) -> DiscoveryRequest {
+        let first = !std::mem::replace(&mut side.started, true);
+        match name {
+            None => {
+                side.wildcard = add;
+                side.ever_named |= !first || !t.is_whole();
+            }
+            Some(name) if add => {
+                side.named.insert(name.into());
+                // Once a name is given, the wildcard has to be, too.
+                side.ever_named = true;
+            }
+            Some(name) => {
+                side.named.remove(name);
+            }
+        }
+        // An empty first list is a wildcard for whole types, wanted or not.
+        if side.named.is_empty() && !side.ever_named {
+            side.wildcard = t.is_whole();
+        }
+        side.drop_unwanted();
+        Self::request(side, t)
+    }
+
+    fn take(side: &mut Side, t: &TypeUrl, message: bytes::Bytes, how: u8) -> (DiscoveryRequest, Vec<String>) {
+        let response = DiscoveryResponse::decode(message).unwrap();
+        let mut carried = BTreeMap::new();
+        for r in &response.resources {
+            let content = String::from_utf8(r.value.to_vec()).unwrap();
+            let version = Version::of(&r.encode_to_vec()).to_string();
+            assert!(carried.insert(content[..1].to_string(), version).is_none(), "{content} twice");
+        }
+        if t.is_whole() {
+            let gone: Vec<_> = side.held.keys().filter(|n| !carried.contains_key(*n)).cloned().collect();
+            for (i, name) in gone.iter().enumerate() {
+                if applies(how, i) {
+                    side.held.remove(name);
+                }
+            }
+        }
+        for (i, (name, version)) in carried.iter().enumerate() {
+            if applies(how, i) && side.wants(name) {
+                side.held.insert(name.clone(), version.clone());
+            }
+        }
+        side.nonce = response.nonce;
+        let error_detail = (how & 1 == 0).then(|| error("no"));
+        (DiscoveryRequest { error_detail, ..Self::request(side, t) }, carried.into_keys().collect())
+    }
+
+    fn reconnect(side: &mut Side, t: &TypeUrl) -> DiscoveryRequest {
+        // An older stream's nonce may come along; it means nothing.
+        let request = Self::request(side, t);
+        side.nonce = String::new();
+        if request.resource_names.is_empty() {
+            side.ever_named = false;
+            side.wildcard = t.is_whole();
+        }
+        request
+    }
+
+    fn nonsense(t: &TypeUrl, which: u8) -> DiscoveryRequest {
+        DiscoveryRequest {
+            type_url: t.as_str().into(),
+            response_nonce: ["x", "00000000.1", "00000000.99", "."][usize::from(which % 4)].into(),
+            resource_names: vec!["nonsense".into()],
+            error_detail: (which & 4 > 0).then(|| error("nonsense")),
+            ..DiscoveryRequest::default()
+        }
+    }
+}
+
+struct Link<V: Variant> {
+    session: V::Session,
+    streams: u32,
+    world: World,
+    sides: BTreeMap<TypeUrl, Side>,
+    up: VecDeque<<V::Session as Protocol>::Request>,
+    down: VecDeque<(TypeUrl, bytes::Bytes)>,
+    warming: BTreeSet<String>,
+}
+
+impl<V: Variant> Link<V> {
+    fn session(stream: u32) -> V::Session {
+        V::Session::new(SessionConfig { stream, ..SessionConfig::default() })
+    }
+
+    fn new() -> Self {
+        Self {
+            session: Self::session(1),
+            streams: 1,
+            world: World::default(),
+            sides: BTreeMap::new(),
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            warming: BTreeSet::new(),
+        }
+    }
+
+    fn started(&self, t: &TypeUrl) -> bool {
+        self.sides.get(t).is_some_and(|s| s.started)
+    }
+
+    fn server_reads(&mut self) {
+        if let Some(request) = self.up.pop_front() {
+            let reply = self.session.on_request(request).unwrap();
+            if self.session.watches().get(&reply.type_url).unwrap().wants_answer() {
+                self.push(&reply.type_url);
+            }
+        }
+    }
+
+    fn push(&mut self, t: &TypeUrl) {
+        if let Some(r) = self.session.push(t, self.world.view(t), Generation(0)) {
+            self.down.push_back((t.clone(), r.frames.message()));
+        }
+    }
+
+    /// Pushes unless a response is unanswered.
+    fn push_paced(&mut self, t: &TypeUrl) {
+        if self.session.watches().get(t).is_some_and(|w| !w.in_flight()) {
+            self.push(t);
+        }
+    }
+
+    fn withdraw(&mut self, t: &TypeUrl) {
+        if self.session.watches().get(t).is_some_and(|w| !w.in_flight())
+            && let Some(r) = self.session.withdraw(t)
+        {
+            self.down.push_back((t.clone(), r.frames.message()));
+        }
+    }
+
+    fn client_reads(&mut self, how: u8) {
+        let Some((t, message)) = self.down.pop_front() else { return };
+        let side = self.sides.entry(t.clone()).or_default();
+        let before = side.held.clone();
+        let (request, carried) = V::take(side, &t, message, how);
+        if t == Cluster {
+            let changed = side.held.iter().filter(|(n, v)| before.get(*n) != Some(v)).map(|(n, _)| n.clone());
+            self.warming.extend(changed);
+        } else if t == Endpoints && how & 1 == 1 {
+            carried.iter().for_each(|n| drop(self.warming.remove(n)));
+        }
+        self.up.push_back(request);
+    }
+
+    fn subscribe(&mut self, t: &TypeUrl, name: Option<&str>, add: bool) {
+        let side = self.sides.entry(t.clone()).or_default();
+        let request = V::subscribe(side, t, name, add);
+        self.up.push_back(request);
+    }
+
+    fn reconnect(&mut self) {
+        self.streams += 1;
+        self.session = Self::session(self.streams);
+        self.up.clear();
+        self.down.clear();
+        self.warming.clear();
+        for (t, side) in &mut self.sides {
+            if side.started {
+                let request = V::reconnect(side, t);
+                self.up.push_back(request);
+            }
+        }
+    }
+
+    fn act(&mut self, (kind, t, name, x): (u8, u8, u8, u8)) {
+        let t = TYPES[usize::from(t % 4)].clone();
+        let name = NAMES[usize::from(name % 6)];
+        match kind % 16 {
+            0..=2 => self.world.change(&t, name, x % 5),
+            3 | 4 => self.subscribe(&t, (x % 5 > 0).then_some(name), x & 8 == 0),
+            5 => self.subscribe(&t, Some(name), true),
+            6..=8 => self.server_reads(),
+            9..=11 => self.client_reads(x),
+            12 | 13 => self.push_paced(&t),
+            14 => self.withdraw(&t),
+            _ if x % 8 == 0 => self.reconnect(),
+            _ if self.started(&t) => self.up.push_back(V::nonsense(&t, x)),
+            _ => {}
+        }
+    }
+
+    /// Everything is delivered and accepted until nothing moves. One more name makes up for rejections.
+    fn settle(&mut self) {
+        for t in TYPES {
+            if self.started(&t) {
+                self.world.change(&t, "z", 1);
+                self.subscribe(&t, Some("z"), true);
+            }
+        }
+        for round in 0.. {
+            assert!(round < 100, "no end");
+            for _ in 0..self.up.len() {
+                self.server_reads();
+            }
+            for t in &TYPES {
+                self.push_paced(t);
+                self.withdraw(t);
+            }
+            if self.up.is_empty() && self.down.is_empty() {
+                break;
+            }
+            for _ in 0..self.down.len() {
+                self.client_reads(1);
+            }
+        }
+    }
+
+    fn check(&self, deletes_by_name: bool) {
+        for (t, side) in self.sides.iter().filter(|(_, s)| s.started) {
+            let view = self.world.view(t);
+            let wanted: BTreeMap<String, String> = view
+                .iter()
+                .filter(|r| side.wants(&r.name))
+                .map(|r| (r.name.to_string(), r.version.to_string()))
+                .collect();
+            let mut held = side.held.clone();
+            if !deletes_by_name && !t.is_whole() {
+                held.retain(|n, _| wanted.contains_key(n));
+            }
+            assert_eq!(held, wanted, "{}", t.short());
+        }
+        if let Some(endpoints) = self.sides.get(&Endpoints) {
+            let view = self.world.view(&Endpoints);
+            let clusters = self.world.view(&Cluster);
+            let waiting = self.warming.iter().filter(|n| {
+                endpoints.started && endpoints.wants(n) && view.get(n).is_some() && clusters.get(n).is_some()
+            });
+            assert_eq!(waiting.collect::<Vec<_>>(), Vec::<&String>::new(), "clusters wait for their endpoints");
+        }
+    }
+}
+
+fn history() -> impl Strategy<Value = Vec<(u8, u8, u8, u8)>> {
+    proptest::collection::vec(any::<(u8, u8, u8, u8)>(), 0..150)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn delta_converges(history in history()) {
+        let mut link = Link::<DeltaVariant>::new();
+        history.into_iter().for_each(|action| link.act(action));
+        link.settle();
+        link.check(true);
+    }
+
+    #[test]
+    fn state_of_the_world_converges(history in history()) {
+        let mut link = Link::<SotwVariant>::new();
+        history.into_iter().for_each(|action| link.act(action));
+        link.settle();
+        link.check(false);
+    }
+}
