@@ -442,3 +442,6 @@ fn put<K: Ord + Clone, V: PartialEq>(
     };
     true
 }
+
+#[cfg(test)]
+mod tests;

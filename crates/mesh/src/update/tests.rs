@@ -1,0 +1,241 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::{Arc, LazyLock};
+
+use imbl::OrdMap;
+use pilotfish_config::{Object, ObjectKey, Snapshot, parse};
+use proptest::prelude::*;
+
+use crate::rules::Ranked;
+use crate::{Fact, Settings, World};
+
+/// Versions that objects may have, by key.
+static VERSIONS: LazyLock<BTreeMap<ObjectKey, Vec<Arc<Object>>>> = LazyLock::new(|| {
+    let mut versions: BTreeMap<ObjectKey, Vec<Arc<Object>>> = BTreeMap::new();
+    for text in include_str!("tests.yaml").split("\n---\n") {
+        let parsed = parse::documents(text, "tests.yaml");
+        assert!(!parsed.objects.is_empty(), "{text}: {:?}", parsed.diagnostics);
+        for object in parsed.objects {
+            let version = Arc::new(object);
+            versions.entry(version.key.clone()).or_default().push(version);
+        }
+    }
+    versions
+});
+
+/// Versions of the mesh's own configuration.
+static MESHES: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
+    let mesh = |text: &str, networks: &str| Snapshot {
+        mesh: Arc::new(parse::mesh_config(text, "mesh.yaml").0.unwrap()),
+        networks: Arc::new(parse::mesh_networks(networks, "networks.yaml").0.unwrap()),
+        ..Snapshot::default()
+    };
+    vec![
+        mesh("{}", "{}"),
+        mesh(
+            "trustDomain: other.example\ntrustDomainAliases: [old.example]",
+            "{}",
+        ),
+        mesh("defaultServiceExportTo: ['.']", "{}"),
+        mesh(
+            "serviceEntryVisibility:\n  applyToSidecars: true\n  defaultVisibility: NAMESPACE",
+            "{}",
+        ),
+        mesh(
+            "{}",
+            "networks:\n  far:\n    endpoints:\n    - fromCidr: 10.0.0.0/16",
+        ),
+        mesh(
+            "{}",
+            "networks:\n  near:\n    endpoints:\n    - fromRegistry: Kubernetes",
+        ),
+    ]
+});
+
+#[derive(Clone, Debug)]
+enum Change {
+    Object(ObjectKey, Option<usize>),
+    Mesh(usize),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let keys: Vec<ObjectKey> = VERSIONS.keys().cloned().collect();
+    let object =
+        (proptest::sample::select(keys), any::<prop::sample::Index>()).prop_map(|(key, index)| {
+            // One choice beside the versions is to have none.
+            let count = VERSIONS[&key].len();
+            let index = index.index(count + 1);
+            Change::Object(key, (index < count).then_some(index))
+        });
+    let change = prop_oneof![
+        30 => object,
+        1 => (0..MESHES.len()).prop_map(Change::Mesh),
+    ];
+    proptest::collection::vec(change, 1..8)
+}
+
+fn apply(snapshot: &Snapshot, batch: &[Change]) -> (Snapshot, Vec<ObjectKey>) {
+    let mut next = snapshot.clone();
+    let mut changed = BTreeSet::new();
+    for change in batch {
+        match change {
+            Change::Object(key, version) => {
+                match version {
+                    Some(version) => next
+                        .objects
+                        .insert(key.clone(), VERSIONS[key][*version].clone()),
+                    None => next.objects.remove(key),
+                };
+                changed.insert(key.clone());
+            }
+            Change::Mesh(version) => {
+                next.mesh = MESHES[*version].mesh.clone();
+                next.networks = MESHES[*version].networks.clone();
+            }
+        }
+    }
+    (next, changed.into_iter().collect())
+}
+
+fn scratch(snapshot: &Snapshot) -> World {
+    let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
+    World::empty(settings()).update(snapshot, &keys).world
+}
+
+fn settings() -> Settings {
+    Settings {
+        dual_stack: true,
+        ..Settings::default()
+    }
+}
+
+fn differences<K: Ord + Clone + Debug, V: Clone>(
+    a: &OrdMap<K, V>,
+    b: &OrdMap<K, V>,
+    equal: impl Fn(&V, &V) -> bool,
+) -> Vec<K> {
+    let keys: BTreeSet<&K> = a.keys().chain(b.keys()).collect();
+    keys.into_iter()
+        .filter(|key| match (a.get(*key), b.get(*key)) {
+            (Some(a), Some(b)) => !equal(a, b),
+            _ => true,
+        })
+        .cloned()
+        .collect()
+}
+
+fn same_objects(a: &Ranked, b: &Ranked) -> bool {
+    a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.same_content(b))
+}
+
+/// Every fact whose value differs between two worlds.
+fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
+    let mut out = BTreeSet::new();
+    if a.mesh != b.mesh || a.networks != b.networks {
+        out.insert(Fact::Mesh);
+    }
+    let list = |world: &World| -> Vec<_> {
+        let services = world.ordered.iter();
+        services
+            .map(|s| {
+                (
+                    s.id.clone(),
+                    s.ports.clone(),
+                    s.export_to.clone(),
+                    s.addresses.clone(),
+                )
+            })
+            .collect()
+    };
+    if list(a) != list(b) {
+        out.insert(Fact::Services);
+    }
+    out.extend(
+        differences(&a.services, &b.services, |a, b| a == b)
+            .into_iter()
+            .map(Fact::Service),
+    );
+    out.extend(
+        differences(&a.by_host, &b.by_host, |a, b| a == b)
+            .into_iter()
+            .map(Fact::Host),
+    );
+    out.extend(
+        differences(&a.by_port, &b.by_port, |a, b| a == b)
+            .into_iter()
+            .map(Fact::Port),
+    );
+    out.extend(
+        differences(&a.endpoints, &b.endpoints, |a, b| a == b)
+            .into_iter()
+            .map(Fact::Endpoints),
+    );
+    out.extend(
+        differences(&a.identities, &b.identities, |a, b| a == b)
+            .into_iter()
+            .map(Fact::Identities),
+    );
+    out.extend(
+        differences(&a.workloads, &b.workloads, |a, b| a == b)
+            .into_iter()
+            .map(Fact::Workload),
+    );
+    out.extend(
+        differences(&a.destination_rules, &b.destination_rules, same_objects)
+            .into_iter()
+            .map(Fact::DestinationRules),
+    );
+    out.extend(
+        differences(&a.virtual_services, &b.virtual_services, same_objects)
+            .into_iter()
+            .map(Fact::VirtualServices),
+    );
+    out.extend(
+        differences(
+            &a.gateway_virtual_services,
+            &b.gateway_virtual_services,
+            same_objects,
+        )
+        .into_iter()
+        .map(Fact::GatewayVirtualServices),
+    );
+    out.extend(
+        differences(&a.sidecars, &b.sidecars, same_objects)
+            .into_iter()
+            .map(Fact::Sidecars),
+    );
+    if !same_objects(&a.gateways, &b.gateways) {
+        out.insert(Fact::Gateways);
+    }
+    if a.virtual_services.keys().ne(b.virtual_services.keys()) {
+        out.insert(Fact::VirtualServiceHosts);
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_change_gives_the_world_that_scratch_gives(batches in proptest::collection::vec(changes(), 1..12)) {
+        let mut snapshot = Snapshot::default();
+        let mut world = World::empty(settings());
+        for batch in batches {
+            let (next, changed) = apply(&snapshot, &batch);
+            let update = world.update(&next, &changed);
+            let fresh = scratch(&next);
+            prop_assert_eq!(facts(&update.world, &fresh), BTreeSet::new());
+            prop_assert_eq!(&*update.world.ordered, &*fresh.ordered);
+            let reported: BTreeSet<Fact> = update.changed.iter().cloned().collect();
+            let mut differing = facts(&world, &update.world);
+            // The list shows a little more of a service than this test compares.
+            if reported.contains(&Fact::Services) {
+                differing.insert(Fact::Services);
+            }
+            prop_assert_eq!(reported, differing);
+            let _ = update.world.diagnostics();
+            snapshot = next;
+            world = update.world;
+        }
+    }
+}
