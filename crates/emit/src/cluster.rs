@@ -30,7 +30,7 @@ static RESOLVER: LazyLock<core::TypedExtensionConfig> =
     LazyLock::new(|| core::TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(pilotfish_protos::any(&CaresDnsResolverConfig {
-            udp_max_queries: value::u32(100),
+            udp_max_queries: Some(value::u32(100)),
             ..Default::default()
         })),
     });
@@ -118,8 +118,7 @@ fn discover(out: &mut pb::Cluster, cluster: &ir::Cluster, name: &str, dialect: &
                 out.lb_config = Some(parts::LbConfig::OriginalDstLbConfig(
                     parts::OriginalDstLbConfig {
                         use_http_header: *use_http_header,
-                        upstream_port_override: port_override
-                            .and_then(|port| value::u32(port.into())),
+                        upstream_port_override: port_override.map(|port| value::u32(port.into())),
                         ..Default::default()
                     },
                 ));
@@ -199,7 +198,7 @@ fn balance(out: &mut pb::Cluster, balancing: &Balancing) {
         Policy::RingHash { minimum } => {
             let config = minimum.map(|size| {
                 LbConfig::RingHashLbConfig(parts::RingHashLbConfig {
-                    minimum_ring_size: value::u64(size),
+                    minimum_ring_size: Some(value::u64(size)),
                     ..Default::default()
                 })
             });
@@ -208,7 +207,7 @@ fn balance(out: &mut pb::Cluster, balancing: &Balancing) {
         Policy::Maglev { table } => {
             let config = table.map(|size| {
                 LbConfig::MaglevLbConfig(parts::MaglevLbConfig {
-                    table_size: value::u64(size),
+                    table_size: Some(value::u64(size)),
                 })
             });
             (LbPolicy::Maglev, config)
@@ -226,14 +225,14 @@ fn slow_start(warmup: &Warmup) -> parts::SlowStartConfig {
             // Envoy demands a key; this one is Istio's and names no runtime value.
             runtime_key: "(".to_owned(),
         }),
-        min_weight_percent: warmup.minimum_percent.and_then(value::percent),
+        min_weight_percent: warmup.minimum_percent.map(value::percent),
     }
 }
 
 fn common_balancing(balancing: &Balancing) -> Option<parts::CommonLbConfig> {
     use parts::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
     let config = parts::CommonLbConfig {
-        healthy_panic_threshold: balancing.panic_threshold.and_then(value::percent),
+        healthy_panic_threshold: balancing.panic_threshold.map(value::percent),
         locality_config_specifier: balancing.locality_weighted.then_some(
             LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig {}),
         ),
@@ -246,7 +245,7 @@ fn limit(out: &mut pb::Cluster, cluster: &ir::Cluster) {
     let pool = &cluster.pool;
     // A cluster without endpoints has nothing to break.
     if cluster.discovery != Discovery::Static {
-        let most = |limit: Option<u32>| value::u32(limit.unwrap_or(u32::MAX));
+        let most = |limit: Option<u32>| Some(value::u32(limit.unwrap_or(u32::MAX)));
         out.circuit_breakers = Some(pb::CircuitBreakers {
             thresholds: vec![pb::circuit_breakers::Thresholds {
                 max_connections: most(pool.max_connections),
@@ -264,9 +263,9 @@ fn limit(out: &mut pb::Cluster, cluster: &ir::Cluster) {
             .as_ref()
             .map(|keepalive| pb::UpstreamConnectionOptions {
                 tcp_keepalive: Some(core::TcpKeepalive {
-                    keepalive_probes: keepalive.probes.and_then(value::u32),
-                    keepalive_time: keepalive.time.and_then(value::u32),
-                    keepalive_interval: keepalive.interval.and_then(value::u32),
+                    keepalive_probes: keepalive.probes.map(value::u32),
+                    keepalive_time: keepalive.time.map(value::u32),
+                    keepalive_interval: keepalive.interval.map(value::u32),
                 }),
                 ..Default::default()
             });
@@ -305,7 +304,7 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
         )),
         UpstreamHttp::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(
             core::Http2ProtocolOptions {
-                max_concurrent_streams: cluster.pool.max_concurrent_streams.and_then(value::u32),
+                max_concurrent_streams: cluster.pool.max_concurrent_streams.map(value::u32),
                 ..Default::default()
             },
         )),
@@ -329,7 +328,7 @@ fn common_http(pool: &ConnectionPool) -> Option<core::HttpProtocolOptions> {
     let options = core::HttpProtocolOptions {
         idle_timeout: pool.idle_timeout.map(value::duration),
         max_connection_duration: pool.max_duration.map(value::duration),
-        max_requests_per_connection: pool.max_requests_per_connection.and_then(value::u32),
+        max_requests_per_connection: pool.max_requests_per_connection.map(value::u32),
         ..Default::default()
     };
     (options != core::HttpProtocolOptions::default()).then_some(options)
@@ -337,22 +336,22 @@ fn common_http(pool: &ConnectionPool) -> Option<core::HttpProtocolOptions> {
 
 /// Ejection by success rate is always off; each kind of error in a row ejects if it is counted at all.
 fn outlier(outlier: &OutlierDetection) -> pb::OutlierDetection {
-    let enforced = |count: Option<u32>| count.and_then(|n| value::u32(if n > 0 { 100 } else { 0 }));
+    let enforced = |count: Option<u32>| count.map(|n| value::u32(if n > 0 { 100 } else { 0 }));
     let split = outlier.split_local_origin;
     let local = outlier.consecutive_local.filter(|_| split);
     pb::OutlierDetection {
-        consecutive_5xx: outlier.consecutive_5xx.and_then(value::u32),
+        consecutive_5xx: outlier.consecutive_5xx.map(value::u32),
         enforcing_consecutive_5xx: enforced(outlier.consecutive_5xx),
-        consecutive_gateway_failure: outlier.consecutive_gateway.and_then(value::u32),
+        consecutive_gateway_failure: outlier.consecutive_gateway.map(value::u32),
         enforcing_consecutive_gateway_failure: enforced(outlier.consecutive_gateway),
         split_external_local_origin_errors: split,
-        consecutive_local_origin_failure: local.and_then(value::u32),
+        consecutive_local_origin_failure: local.map(value::u32),
         enforcing_consecutive_local_origin_failure: enforced(local),
-        enforcing_local_origin_success_rate: split.then(|| value::u32(0)).flatten(),
-        enforcing_success_rate: value::u32(0),
+        enforcing_local_origin_success_rate: split.then(|| value::u32(0)),
+        enforcing_success_rate: Some(value::u32(0)),
         interval: outlier.interval.map(value::duration),
         base_ejection_time: outlier.base_ejection.map(value::duration),
-        max_ejection_percent: outlier.max_ejection_percent.and_then(value::u32),
+        max_ejection_percent: outlier.max_ejection_percent.map(value::u32),
         ..Default::default()
     }
 }

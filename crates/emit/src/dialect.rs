@@ -86,7 +86,7 @@ const LISTED: [(Extension, &str); 21] = [
 
 /// What a build of Envoy can do. Part of cache keys, so it holds only what changes the output: two proxies that are to be
 /// sent the same are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dialect {
     /// The proxy runs beside Istio's agent, which serves the workload's certificate and the mesh's roots.
     agent: bool,

@@ -20,7 +20,7 @@ pub(crate) fn assignment(set: &EndpointSet) -> pb::ClusterLoadAssignment {
         policy: set
             .overprovisioning
             .map(|percent| pb::cluster_load_assignment::Policy {
-                overprovisioning_factor: value::u32(percent),
+                overprovisioning_factor: Some(value::u32(percent)),
                 ..Default::default()
             }),
         ..Default::default()
@@ -99,5 +99,5 @@ fn metadata(endpoint: &Endpoint) -> Option<core::Metadata> {
 
 /// Zero is not a weight Envoy takes; it stands for none.
 fn weight(weight: u32) -> Option<g::UInt32Value> {
-    (weight > 0).then(|| value::u32(weight)).flatten()
+    (weight > 0).then(|| value::u32(weight))
 }

@@ -93,7 +93,7 @@ static ROUTER: LazyLock<pb::HttpFilter> = LazyLock::new(|| {
 
 static REQUEST_ID: LazyLock<pb::RequestIdExtension> = LazyLock::new(|| pb::RequestIdExtension {
     typed_config: Some(pilotfish_protos::any(&UuidRequestIdConfig {
-        use_request_id_for_trace_sampling: value::bool(true),
+        use_request_id_for_trace_sampling: Some(value::bool(true)),
         ..Default::default()
     })),
 });
@@ -145,7 +145,7 @@ pub(crate) fn connection_manager(http: &Http, dialect: &Dialect) -> pb::HttpConn
             .unwrap_or_default(),
         // Streams may idle; routes bound what is to be bounded.
         stream_idle_timeout: Some(g::Duration::default()),
-        use_remote_address: http.use_remote_address.and_then(value::bool),
+        use_remote_address: http.use_remote_address.map(value::bool),
         forward_client_cert_details: forward.into(),
         set_current_client_cert_details: details,
         proxy_100_continue: http.forward_continue,
@@ -153,7 +153,7 @@ pub(crate) fn connection_manager(http: &Http, dialect: &Dialect) -> pb::HttpConn
             upgrade_type: "websocket".to_owned(),
             ..Default::default()
         }],
-        normalize_path: value::bool(http.normalize_path),
+        normalize_path: Some(value::bool(http.normalize_path)),
         merge_slashes: http.merge_slashes,
         path_with_escaped_slashes_action: slashes.into(),
         request_id_extension: dialect
@@ -244,7 +244,7 @@ fn client_certificate(
     let gateway = http.side == Side::Gateway;
     let details = (gateway || http.client_cert != ClientCert::Sanitize).then(|| {
         manager::SetCurrentClientCertDetails {
-            subject: value::bool(true),
+            subject: Some(value::bool(true)),
             cert: gateway,
             dns: true,
             uri: true,
@@ -269,9 +269,9 @@ fn tracing(tracing: &Tracing) -> manager::Tracing {
         tag("istio.namespace", &tracing.namespace),
     ];
     manager::Tracing {
-        client_sampling: value::percent(100),
-        random_sampling: value::percent(f64::from(tracing.sampling) / 100.0),
-        overall_sampling: value::percent(100),
+        client_sampling: Some(value::percent(100)),
+        random_sampling: Some(value::percent(f64::from(tracing.sampling) / 100.0)),
+        overall_sampling: Some(value::percent(100)),
         custom_tags: DRY_RUN_TAGS.iter().cloned().chain(own).collect(),
         ..Default::default()
     }

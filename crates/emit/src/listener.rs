@@ -71,7 +71,7 @@ static ORIGINAL_SRC: LazyLock<pb::ListenerFilter> = LazyLock::new(|| {
 });
 static TLS_INSPECTOR: LazyLock<pb::ListenerFilter> = LazyLock::new(|| {
     let config = listener_filters::tls_inspector::v3::TlsInspector {
-        initial_read_buffer_size: value::u32(CLIENT_HELLO_BYTES),
+        initial_read_buffer_size: Some(value::u32(CLIENT_HELLO_BYTES)),
         ..Default::default()
     };
     inspector("envoy.filters.listener.tls_inspector", &config)
@@ -110,19 +110,14 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
             .and_then(|c| chain(c, dialect)),
         use_original_dst: set(listener.use_original_dst),
         transparent: set(listener.transparent),
-        bind_to_port: if listener.bind {
-            None
-        } else {
-            value::bool(false)
-        },
+        bind_to_port: (!listener.bind).then(|| value::bool(false)),
         listener_filters: inspect(&listener.inspect, dialect),
         listener_filters_timeout: listener.inspect_timeout.map(value::duration),
         continue_on_listener_filters_timeout: listener.continue_on_timeout,
         traffic_direction: direction.into(),
         max_connections_to_accept_per_socket_event: listener
             .one_accept_per_event
-            .then(|| value::u32(1))
-            .flatten(),
+            .then(|| value::u32(1)),
         ..Default::default()
     };
     if out.filter_chains.is_empty()
@@ -141,7 +136,7 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
 
 /// The flag, where it is set.
 fn set(flag: bool) -> Option<g::BoolValue> {
-    flag.then(|| value::bool(true)).flatten()
+    flag.then(|| value::bool(true))
 }
 
 /// A chain, or `None` if the proxy cannot terminate its TLS.
@@ -181,13 +176,13 @@ fn matches(conditions: &ChainMatch) -> pb::FilterChainMatch {
         Some(Transport::Plain) => "raw_buffer",
     };
     pb::FilterChainMatch {
-        destination_port: conditions.port.and_then(|port| value::u32(port.into())),
+        destination_port: conditions.port.map(|port| value::u32(port.into())),
         prefix_ranges: conditions
             .networks
             .iter()
             .map(|(address, length)| core::CidrRange {
                 address_prefix: value::string(address),
-                prefix_len: value::u32((*length).into()),
+                prefix_len: Some(value::u32((*length).into())),
             })
             .collect(),
         server_names: conditions.server_names.iter().map(value::string).collect(),

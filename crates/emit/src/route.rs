@@ -57,8 +57,8 @@ static PREVIOUS_PRIORITIES: LazyLock<pb::retry_policy::RetryPriority> = LazyLock
 pub(crate) fn table(table: &ir::RouteTable) -> pb::RouteConfiguration {
     pb::RouteConfiguration {
         name: value::string(&table.name),
-        validate_clusters: value::bool(false),
-        max_direct_response_body_size_bytes: table.max_direct_response.and_then(value::u32),
+        validate_clusters: Some(value::bool(false)),
+        max_direct_response_body_size_bytes: table.max_direct_response.map(value::u32),
         ignore_port_in_host_matching: table.ignore_port,
         ..Default::default()
     }
@@ -163,9 +163,7 @@ fn matches(conditions: &RouteMatch) -> pb::RouteMatch {
     let explicit = conditions.ignore_case || conditions.explicit_case;
     pb::RouteMatch {
         path_specifier: Some(path),
-        case_sensitive: explicit
-            .then(|| value::bool(!conditions.ignore_case))
-            .flatten(),
+        case_sensitive: explicit.then(|| value::bool(!conditions.ignore_case)),
         headers: conditions.headers.iter().map(header).collect(),
         query_parameters: conditions.query.iter().map(query).collect(),
         ..Default::default()
@@ -279,7 +277,7 @@ fn weighted(share: &WeightedCluster) -> pb::weighted_cluster::ClusterWeight {
     let HeaderOps { request, response } = &share.headers;
     pb::weighted_cluster::ClusterWeight {
         name: names::cluster_name(&share.cluster),
-        weight: value::u32(share.weight),
+        weight: Some(value::u32(share.weight)),
         request_headers_to_add: added(request),
         request_headers_to_remove: removed(request),
         response_headers_to_add: added(response),
@@ -322,7 +320,7 @@ fn retries(retries: &Retries, forward: &Forward, dialect: &Dialect) -> pb::Retry
     let other_localities = retries.other_localities && dialect.has(Extension::PreviousPriorities);
     pb::RetryPolicy {
         retry_on: value::string(&retries.on),
-        num_retries: value::u32(retries.attempts),
+        num_retries: Some(value::u32(retries.attempts)),
         per_try_timeout: retries.per_try.map(value::duration),
         retry_priority: other_localities.then(|| PREVIOUS_PRIORITIES.clone()),
         retry_host_predicate: other_hosts
@@ -356,7 +354,7 @@ fn mirror(mirror: &Mirror) -> pb::route_action::RequestMirrorPolicy {
     pb::route_action::RequestMirrorPolicy {
         cluster: names::cluster_name(&mirror.cluster),
         runtime_fraction: Some(share),
-        trace_sampled: value::bool(false),
+        trace_sampled: Some(value::bool(false)),
         disable_shadow_host_suffix_append: mirror.disable_shadow_suffix,
         ..Default::default()
     }
@@ -495,9 +493,9 @@ fn cors(policy: &Cors) -> CorsPolicy {
             .as_ref()
             .map(value::string)
             .unwrap_or_default(),
-        allow_credentials: policy.credentials.and_then(value::bool),
+        allow_credentials: policy.credentials.map(value::bool),
         filter_enabled: Some(value::all()),
-        forward_not_matching_preflights: policy.forward_unmatched.and_then(value::bool),
+        forward_not_matching_preflights: policy.forward_unmatched.map(value::bool),
         ..Default::default()
     }
 }

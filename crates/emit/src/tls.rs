@@ -95,7 +95,7 @@ pub(crate) fn downstream(security: &DownstreamTls, dialect: &Dialect) -> Option<
             }
             tls::DownstreamTlsContext {
                 common_tls_context: Some(common),
-                require_client_certificate: value::bool(*require_client),
+                require_client_certificate: Some(value::bool(*require_client)),
                 ..Default::default()
             }
         }
@@ -115,7 +115,7 @@ fn mesh_client(mutual: &MutualTls) -> tls::UpstreamTlsContext {
         .collect();
     tls::UpstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
-            tls_params: client_parameters(),
+            tls_params: Some(client_parameters()),
             alpn_protocols: alpn,
             ..mesh_identity(names)
         }),
@@ -147,14 +147,14 @@ fn mesh_server(mutual: &DownstreamMutual) -> tls::DownstreamTlsContext {
             alpn_protocols: strings(&mutual.alpn),
             ..mesh_identity(names)
         }),
-        require_client_certificate: value::bool(true),
+        require_client_certificate: Some(value::bool(true)),
         ..Default::default()
     }
 }
 
 fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsContext {
     let mut common = CommonTlsContext {
-        tls_params: client_parameters(),
+        tls_params: Some(client_parameters()),
         alpn_protocols: strings(&custom.alpn),
         ..Default::default()
     };
@@ -249,12 +249,12 @@ fn typed_names(names: &[Text]) -> Vec<tls::SubjectAltNameMatcher> {
         .collect()
 }
 
-fn client_parameters() -> Option<tls::TlsParameters> {
-    Some(tls::TlsParameters {
+fn client_parameters() -> tls::TlsParameters {
+    tls::TlsParameters {
         tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
         tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
         ..Default::default()
-    })
+    }
 }
 
 /// A secret of the workload itself. Connections wait for it however long it takes.

@@ -16,7 +16,7 @@ const ANY_VALUE: u32 = 2;
 /// Encodes an `Any` around a message, straight into one buffer of the right size.
 pub(crate) fn resource<M: Message + Name>(message: &M) -> Bytes {
     framed(&M::type_url(), message.encoded_len(), |out| {
-        message.encode_raw(out)
+        message.encode_raw(out);
     })
 }
 
@@ -43,22 +43,22 @@ pub(crate) fn delimited_len(field: u32, len: usize) -> usize {
     key_len(field) + encoded_len_varint(len as u64) + len
 }
 
-pub(crate) const fn u32(value: u32) -> Option<g::UInt32Value> {
-    Some(g::UInt32Value { value })
+pub(crate) const fn u32(value: u32) -> g::UInt32Value {
+    g::UInt32Value { value }
 }
 
-pub(crate) const fn u64(value: u64) -> Option<g::UInt64Value> {
-    Some(g::UInt64Value { value })
+pub(crate) const fn u64(value: u64) -> g::UInt64Value {
+    g::UInt64Value { value }
 }
 
-pub(crate) const fn bool(value: bool) -> Option<g::BoolValue> {
-    Some(g::BoolValue { value })
+pub(crate) const fn bool(value: bool) -> g::BoolValue {
+    g::BoolValue { value }
 }
 
-pub(crate) fn percent(value: impl Into<f64>) -> Option<kind::Percent> {
-    Some(kind::Percent {
+pub(crate) fn percent(value: impl Into<f64>) -> kind::Percent {
+    kind::Percent {
         value: value.into(),
-    })
+    }
 }
 
 /// A duration. What exceeds protobuf's range is cut to what its seconds can hold.

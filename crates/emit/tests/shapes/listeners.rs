@@ -49,7 +49,7 @@ fn filter_names(filters: &Value) -> Vec<&str> {
 }
 
 /// Expected of a connection manager, whatever the side.
-fn manager(http_filters: Value, stat_prefix: &str) -> Value {
+fn manager(http_filters: &Value, stat_prefix: &str) -> Value {
     let literal = |tag: &str, value: &str| json!({"tag": tag, "literal": {"value": value}});
     let dry_run = |tag: &str, key: &str| {
         json!({"tag": format!("istio.authorization.dry_run.{tag}"), "metadata": {
@@ -160,7 +160,7 @@ fn outbound_http() -> Listener {
 #[test]
 fn outbound_http_port() {
     let config = with(
-        manager(client_http_filters(), "outbound_0.0.0.0_80;"),
+        manager(&client_http_filters(), "outbound_0.0.0.0_80;"),
         json!({"rds": {"configSource": over_ads(), "routeConfigName": "80"}}),
     );
     let encoded = pilotfish_emit::listener(&outbound_http(), &istio());
@@ -381,7 +381,7 @@ fn where_intercepted_connections_enter() {
         plain_filter("envoy.filters.http.router", "router.v3.Router"),
     ]);
     let config = with(
-        manager(server_filters, "InboundPassthroughCluster;"),
+        manager(&server_filters, "InboundPassthroughCluster;"),
         json!({
             "forwardClientCertDetails": "APPEND_FORWARD",
             "setCurrentClientCertDetails": {"dns": true, "subject": true, "uri": true},
