@@ -1,2 +1,80 @@
-//! The `pilotfish` binary.
-fn main() {}
+//! The `pilotfish` binary: wiring, push machinery, HTTP, metrics and the command line.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clock, environment and files are this crate's job, not translation's"
+)]
+
+mod address;
+mod cli;
+mod debounce;
+mod debug;
+mod environment;
+mod findings;
+mod http;
+mod logging;
+mod metrics;
+mod nodes;
+mod plane;
+mod process;
+mod pushes;
+mod readiness;
+mod request;
+mod serve;
+mod settings;
+mod version;
+mod writer;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::cli::{Command, ServeArgs};
+use crate::environment::Environment;
+use crate::logging::Logging;
+use crate::settings::Settings;
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let cli = cli::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
+        Command::Serve(args) | Command::Discovery(args) => serve(*args, started),
+        Command::Request(args) => request::send(&args).and_then(|body| print(&body)),
+        Command::Version(args) => print(format!("{}\n", version::describe(&args)).as_bytes()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: ServeArgs, started: Instant) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let settings = Settings::resolve(args, &Environment::of_process(), cores)?;
+    let logging = Logging::start(&settings.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let result = runtime.block_on(serve::run(settings, logging, started));
+    // Whatever still computes is not worth waiting for: every answer that was owed is written.
+    runtime.shutdown_background();
+    result
+}
+
+/// Standard output, where a reader that has gone away is no error.
+fn print(text: &[u8]) -> Result<()> {
+    match std::io::stdout()
+        .write_all(text)
+        .and_then(|()| std::io::stdout().flush())
+    {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write the answer")
+        }
+        _ => Ok(()),
+    }
+}

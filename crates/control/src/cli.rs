@@ -1,0 +1,527 @@
+//! The command line. One set of flags, with two spellings: ours for `serve`, istiod's for `discovery`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use pilotfish_config::Duration;
+
+const ABOUT: &str = "Pilotfish, a control plane for service meshes made of Envoy proxies";
+
+const SERVE_HELP: &str = "\
+Examples:
+  pilotfish serve --config-dir ./mesh
+      Serve everything declared in ./mesh; edit the files and proxies follow.
+  pilotfish serve --config-dir ./mesh --config-dir ./team --mesh-config mesh.yaml --log-level ads:debug
+      Two directories (the first wins where both declare an object) and every xDS exchange in the log.
+  pilotfish serve --config-dir ./mesh --grpc-addr 127.0.0.1:15010 --http-addr '' --secure-grpc-addr ''
+      xDS on loopback only; an empty address closes a port.
+  pilotfish request GET /debug/syncz
+      Ask a running server which proxy has acknowledged what.
+
+Environment:
+  PILOT_DEBOUNCE_AFTER=100ms      Quiet time to wait for after a change before it is pushed
+  PILOT_DEBOUNCE_MAX=10s          Longest time that changes are collected before a push
+  PILOT_ENABLE_EDS_DEBOUNCE=true  false: a change of endpoints alone is pushed at once
+  PILOT_PUSH_THROTTLE=0           Pushes at a time; 0: 15 and 5 for each core, at most 100
+  PILOT_MAX_REQUESTS_PER_SECOND=0 New streams a second; 0: 15 and 5 for each core, at most 100
+  PILOT_XDS_SEND_TIMEOUT=30s      A proxy that takes nothing of what is sent for so long is cut off
+  PILOT_FLOW_CONTROL_TIMEOUT=15s  How long a push waits for the answer to the last one of its type
+  GRPC_KEEPALIVE_INTERVAL=30s     Idle time before a connection is probed (--keepalive-interval)
+  GRPC_KEEPALIVE_TIMEOUT=10s      How long a probe may go unanswered (--keepalive-timeout)
+  ISTIO_GPRC_MAXSTREAMS=100000    Streams on one connection
+  ISTIO_GPRC_MAXRECVMSGSIZE=4194304  Largest request in bytes
+  ISTIO_DUAL_STACK=false          Listeners and endpoints for IPv4 and IPv6
+  CLUSTER_ID=Kubernetes           Default of --cluster-id
+  ENABLE_DEBUG_ON_HTTP=true       false: no /debug pages
+  METRICS_LOCALHOST_ACCESS_ONLY=false  true: /metrics only for this host
+  Other variables of istiod that shape what proxies are sent (PILOT_HTTP10, …) are read as istiod reads them.
+  A value that cannot be read is an error that names the variable.
+
+Exit codes: 0 after SIGTERM or SIGINT, 1 if it could not start or had to stop, 2 for a wrong command line.";
+
+const DISCOVERY_HELP: &str = "\
+The same server as `pilotfish serve`, with the spellings of istiod, so that an existing Deployment works; each flag
+is accepted in both. What a flag of istiod does not do yet is said in the log at start.
+See `pilotfish serve --help` for examples and environment variables.";
+
+/// Everything the command line can say.
+#[derive(Debug, Parser)]
+#[command(name = "pilotfish", about = ABOUT, version, disable_version_flag = true, max_term_width = 120)]
+#[command(styles = Styles::styled().header(AnsiColor::Green.on_default().bold()).usage(AnsiColor::Green.on_default().bold()).literal(AnsiColor::Cyan.on_default()))]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Read a directory of Istio and Kubernetes YAML and serve it to proxies
+    #[command(after_long_help = SERVE_HELP)]
+    Serve(Box<ServeArgs>),
+    /// The same as `serve`, with the flags of istiod
+    #[command(after_long_help = DISCOVERY_HELP)]
+    Discovery(Box<ServeArgs>),
+    /// Ask a running server: pages, metrics, log levels
+    Request(RequestArgs),
+    /// Print the version
+    Version(VersionArgs),
+}
+
+/// Flags of `serve` and `discovery`. Where istiod spells a flag otherwise, that is its alias here, and the other way
+/// round in `discovery`. `None` means that the flag was not given; `settings.rs` knows the defaults.
+#[derive(Debug, Args, Default)]
+pub(crate) struct ServeArgs {
+    /// Directory of YAML and JSON files, read recursively and watched; give it again for more
+    #[arg(
+        long,
+        alias = "configDir",
+        value_name = "DIR",
+        help_heading = "Configuration"
+    )]
+    pub(crate) config_dir: Vec<PathBuf>,
+    /// File with the mesh configuration, watched
+    #[arg(
+        long,
+        alias = "meshConfig",
+        value_name = "FILE",
+        help_heading = "Configuration"
+    )]
+    pub(crate) mesh_config: Option<PathBuf>,
+    /// File with the networks of the mesh, watched
+    #[arg(
+        long,
+        alias = "networksConfig",
+        value_name = "FILE",
+        help_heading = "Configuration"
+    )]
+    pub(crate) mesh_networks: Option<PathBuf>,
+    /// Name of the cluster the control plane serves [default: $CLUSTER_ID or Kubernetes]
+    #[arg(
+        long,
+        alias = "clusterID",
+        value_name = "NAME",
+        help_heading = "Configuration"
+    )]
+    pub(crate) cluster_id: Option<String>,
+    /// DNS domain of Kubernetes services
+    #[arg(
+        long,
+        value_name = "DOMAIN",
+        default_value = "cluster.local",
+        help_heading = "Configuration"
+    )]
+    pub(crate) domain: String,
+    /// Kubernetes API server to read from (comes with a later release)
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// xDS in plain text
+    #[arg(long, alias = "grpcAddr", value_name = "ADDR", default_value = ":15010", help_heading = ADDRESSES)]
+    pub(crate) grpc_addr: String,
+    /// xDS over TLS; open if --tls-cert-file and --tls-key-file are given
+    #[arg(long, alias = "secureGRPCAddr", value_name = "ADDR", default_value = ":15012", help_heading = ADDRESSES)]
+    pub(crate) secure_grpc_addr: String,
+    /// /ready and the debug pages
+    #[arg(long, alias = "httpAddr", value_name = "ADDR", default_value = ":8080", help_heading = ADDRESSES)]
+    pub(crate) http_addr: String,
+    /// Webhooks (come with a later release)
+    #[arg(long, alias = "httpsAddr", value_name = "ADDR", default_value = ":15017", help_heading = ADDRESSES)]
+    pub(crate) https_addr: String,
+    /// Metrics, the debug pages and log levels
+    #[arg(long, alias = "monitoringAddr", value_name = "ADDR", default_value = ":15014", help_heading = ADDRESSES)]
+    pub(crate) monitoring_addr: String,
+    /// Who may see /debug pages and change log levels: this host, or anyone who reaches the port
+    #[arg(long, value_name = "WHO", default_value = "local", value_enum, help_heading = ADDRESSES)]
+    pub(crate) debug_access: DebugAccess,
+
+    /// Certificate chain for xDS over TLS, PEM
+    #[arg(long, alias = "tlsCertFile", value_name = "FILE", help_heading = "TLS")]
+    pub(crate) tls_cert_file: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, alias = "tlsKeyFile", value_name = "FILE", help_heading = "TLS")]
+    pub(crate) tls_key_file: Option<PathBuf>,
+    /// Authority that client certificates must come from, PEM (comes with a later release)
+    #[arg(long, alias = "caCertFile", value_name = "FILE", help_heading = "TLS")]
+    pub(crate) ca_cert_file: Option<PathBuf>,
+
+    /// Idle time before a connection is probed [default: $GRPC_KEEPALIVE_INTERVAL or 30s]
+    #[arg(long, alias = "keepaliveInterval", value_name = "TIME", help_heading = CONNECTIONS)]
+    pub(crate) keepalive_interval: Option<Duration>,
+    /// How long a probe may go unanswered [default: $GRPC_KEEPALIVE_TIMEOUT or 10s]
+    #[arg(long, alias = "keepaliveTimeout", value_name = "TIME", help_heading = CONNECTIONS)]
+    pub(crate) keepalive_timeout: Option<Duration>,
+    /// Proxies are asked to reconnect after about this time, to spread over replicas [default: never]
+    #[arg(long, alias = "keepaliveMaxServerConnectionAge", value_name = "TIME", help_heading = CONNECTIONS)]
+    pub(crate) max_connection_age: Option<Duration>,
+    /// Longest time to end connections in an orderly way when stopping
+    #[arg(long, alias = "shutdownDuration", value_name = "TIME", default_value = "5s", help_heading = CONNECTIONS)]
+    pub(crate) shutdown_duration: Duration,
+
+    /// Levels by scope: none, error, warn, info, debug, such as `info` or `default:info,ads:debug`
+    #[arg(long, alias = "log_output_level", value_name = "LEVELS", default_value = "default:info", help_heading = LOGGING)]
+    pub(crate) log_level: String,
+    /// One JSON object a line
+    #[arg(long, alias = "log_as_json", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL", help_heading = LOGGING)]
+    pub(crate) log_as_json: bool,
+    /// stderr or stdout
+    #[arg(long, alias = "log_target", value_name = "STREAM", default_value = "stderr", help_heading = LOGGING)]
+    pub(crate) log_target: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) later: LaterArgs,
+    /// Notes for the log about flags that were given and have no effect; filled in by [`parse`].
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
+    /// Whether --secure-grpc-addr was given, not taken from its default; filled in by [`parse`].
+    #[arg(skip)]
+    pub(crate) secure_given: bool,
+}
+
+const ADDRESSES: &str = "Addresses (host:port or :port; empty closes the port)";
+const CONNECTIONS: &str = "Connections";
+const LOGGING: &str = "Logging";
+
+/// Flags of istiod that are accepted and do nothing yet, or need nothing done.
+#[derive(Debug, Args, Default)]
+pub(crate) struct LaterArgs {
+    #[arg(long, alias = "ctrlz_port", hide = true)]
+    ctrlz_port: Option<u16>,
+    #[arg(long, alias = "ctrlz_address", hide = true)]
+    ctrlz_address: Option<String>,
+    #[arg(long, hide = true)]
+    registries: Option<String>,
+    #[arg(long, alias = "clusterRegistriesNamespace", hide = true)]
+    cluster_registries_namespace: Option<String>,
+    #[arg(long, alias = "clusterAliases", hide = true)]
+    cluster_aliases: Vec<String>,
+    #[arg(long, short = 'n', hide = true)]
+    namespace: Option<String>,
+    #[arg(long, alias = "cniNamespace", hide = true)]
+    cni_namespace: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    profile: Option<bool>,
+    #[arg(long, hide = true)]
+    tls_cipher_suites: Vec<String>,
+    #[arg(long, hide = true)]
+    tls_min_version: Option<String>,
+    #[arg(long, alias = "kubernetesApiQPS", hide = true)]
+    kubernetes_api_qps: Option<f64>,
+    #[arg(long, alias = "kubernetesApiBurst", hide = true)]
+    kubernetes_api_burst: Option<u32>,
+    #[arg(long, alias = "log_caller", hide = true)]
+    log_caller: Option<String>,
+    #[arg(long, alias = "log_stacktrace_level", hide = true)]
+    log_stacktrace_level: Option<String>,
+    #[arg(long, hide = true)]
+    vklog: Option<String>,
+}
+
+/// What is to be said of a flag that has no effect yet, by id.
+const LATER: &[(&str, &str)] = &[
+    (
+        "ctrlz_port",
+        "there is no ControlZ; log levels are at /scopez of the monitoring port",
+    ),
+    (
+        "ctrlz_address",
+        "there is no ControlZ; log levels are at /scopez of the monitoring port",
+    ),
+    (
+        "registries",
+        "services come from --config-dir until the Kubernetes source arrives",
+    ),
+    (
+        "cluster_registries_namespace",
+        "it belongs to the Kubernetes source, which is not there yet",
+    ),
+    (
+        "cluster_aliases",
+        "it belongs to the Kubernetes source, which is not there yet",
+    ),
+    (
+        "namespace",
+        "it belongs to the Kubernetes source, which is not there yet",
+    ),
+    (
+        "cni_namespace",
+        "it belongs to the Kubernetes source, which is not there yet",
+    ),
+    ("profile", "there are no profiling pages"),
+    (
+        "ca_cert_file",
+        "client certificates are not asked for until the certificate authority arrives",
+    ),
+    (
+        "tls_cipher_suites",
+        "the TLS library's default suites are used",
+    ),
+    ("tls_min_version", "TLS 1.2 and 1.3 are spoken"),
+    (
+        "kubernetes_api_qps",
+        "it belongs to the Kubernetes source, which is not there yet",
+    ),
+    (
+        "kubernetes_api_burst",
+        "it belongs to the Kubernetes source, which is not there yet",
+    ),
+    (
+        "log_caller",
+        "log lines do not name their place in the source",
+    ),
+    ("log_stacktrace_level", "log lines carry no stack traces"),
+    ("vklog", "there is no Kubernetes client to log"),
+];
+
+/// Who may see the debug pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum DebugAccess {
+    /// Only requests from this host, as long as there is no authentication
+    #[default]
+    Local,
+    /// Everybody who can reach the port
+    Any,
+}
+
+/// Flags of `request`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pilotfish request GET /debug/syncz
+  pilotfish request GET '/debug/config_dump?proxyID=web-0.shop'
+  pilotfish request PUT /scopez/ads '{\"output_level\":\"debug\"}'")]
+pub(crate) struct RequestArgs {
+    /// GET, PUT, POST, …
+    pub(crate) method: String,
+    /// Path and query, such as /debug/connections
+    pub(crate) path: String,
+    /// Body to send
+    pub(crate) body: Option<String>,
+    /// The monitoring port of the server to ask
+    #[arg(
+        long,
+        alias = "monitoringAddr",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:15014"
+    )]
+    pub(crate) monitoring_addr: String,
+}
+
+/// Flags of `version`.
+#[derive(Debug, Args)]
+pub(crate) struct VersionArgs {
+    /// Only the number
+    #[arg(short, long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_name = "BOOL")]
+    pub(crate) short: bool,
+    /// Print JSON, the same as `-o json`
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// text, json or yaml
+    #[arg(short, long, value_name = "FORMAT", value_parser = ["text", "json", "yaml"], default_value = "text")]
+    pub(crate) output: String,
+}
+
+/// The clap command, with istiod's spellings first in `discovery`.
+pub(crate) fn command() -> clap::Command {
+    Cli::command().mut_subcommand("discovery", |discovery| {
+        discovery.mut_args(|arg| {
+            let istiod = arg
+                .get_all_aliases()
+                .and_then(|all| all.first().map(|&alias| alias.to_owned()));
+            match (istiod, arg.get_long().map(str::to_owned)) {
+                (Some(istiod), Some(ours)) => arg.long(istiod).alias(ours),
+                _ => arg,
+            }
+        })
+    })
+}
+
+/// Reads a command line; the error is one to `exit` with.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let mut notes = Vec::new();
+    let matches = loop {
+        match command().try_get_matches_from(&args) {
+            Ok(matches) => break matches,
+            Err(error) => match unknown_flag(&error, &args) {
+                Some(at) => notes.push(drop_flag(&mut args, at)),
+                None => return Err(error),
+            },
+        }
+    };
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
+    if let (Command::Serve(serve) | Command::Discovery(serve), Some((_, given))) =
+        (&mut cli.command, matches.subcommand())
+    {
+        serve.secure_given = is_given(given, "secure_grpc_addr");
+        let later = LATER.iter().filter(|(id, _)| is_given(given, id));
+        notes.extend(
+            later.map(|(id, why)| format!("--{} has no effect: {why}", id.replace('_', "-"))),
+        );
+        serve.notes = notes;
+    }
+    Ok(cli)
+}
+
+fn is_given(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(ValueSource::CommandLine)
+}
+
+/// istiod skips flags that it does not know, so that a Deployment survives the removal of one; so does `discovery`.
+fn unknown_flag(error: &clap::Error, args: &[OsString]) -> Option<usize> {
+    if error.kind() != ErrorKind::UnknownArgument
+        || args.get(1).is_none_or(|name| name != "discovery")
+    {
+        return None;
+    }
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    if !flag.starts_with("--") {
+        return None;
+    }
+    let name = |arg: &OsString| arg.to_string_lossy().split('=').next().map(str::to_owned);
+    args.iter()
+        .position(|arg| name(arg).as_deref() == flag.split('=').next())
+}
+
+/// Takes a flag and what seems to be its value off the command line; returns the note for the log.
+fn drop_flag(args: &mut Vec<OsString>, at: usize) -> String {
+    let flag = args.remove(at).to_string_lossy().into_owned();
+    let is_value = |arg: &OsString| !arg.to_string_lossy().starts_with('-');
+    if !flag.contains('=') && args.get(at).is_some_and(is_value) {
+        args.remove(at);
+    }
+    let name = flag.split('=').next().unwrap_or(&flag);
+    format!("{name} has no effect: neither Pilotfish nor a recent istiod has such a flag")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(args: &[&str]) -> Result<ServeArgs, clap::Error> {
+        let args = std::iter::once("pilotfish")
+            .chain(args.iter().copied())
+            .map(OsString::from);
+        match parse(args)?.command {
+            Command::Serve(args) | Command::Discovery(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn both_spellings_mean_the_same() {
+        for command in ["serve", "discovery"] {
+            let ours = read(&[
+                command,
+                "--config-dir",
+                "a",
+                "--config-dir=b",
+                "--grpc-addr",
+                ":1",
+                "--log-as-json",
+            ]);
+            let istiod = read(&[
+                command,
+                "--configDir",
+                "a",
+                "--configDir=b",
+                "--grpcAddr",
+                ":1",
+                "--log_as_json=true",
+            ]);
+            for args in [ours.unwrap(), istiod.unwrap()] {
+                assert_eq!(args.config_dir, [PathBuf::from("a"), PathBuf::from("b")]);
+                assert_eq!(args.grpc_addr, ":1");
+                assert!(args.log_as_json);
+                assert_eq!(args.notes, Vec::<String>::new());
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_noted() {
+        let args = read(&[
+            "discovery",
+            "--ctrlz_port",
+            "1",
+            "-n",
+            "istio-system",
+            "--keepaliveMaxServerConnectionAge=30m",
+        ]);
+        let args = args.unwrap();
+        assert_eq!(args.notes.len(), 2);
+        assert!(
+            args.notes
+                .iter()
+                .any(|n| n.starts_with("--ctrlz-port has no effect: ")),
+            "{:?}",
+            args.notes
+        );
+        assert_eq!(args.max_connection_age, Some(Duration::from_secs(1800)));
+        assert!(!args.secure_given);
+        for (id, _) in LATER {
+            assert!(
+                Cli::command()
+                    .find_subcommand("serve")
+                    .unwrap()
+                    .get_arguments()
+                    .any(|a| a.get_id() == id),
+                "{id}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_flags_are_errors_except_where_istiod_skips_them() {
+        let error = read(&["serve", "--trust-domain=x"]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownArgument);
+        let args = read(&[
+            "discovery",
+            "--appNamespace",
+            "x",
+            "--trust-domain=y",
+            "--domain",
+            "z",
+        ])
+        .unwrap();
+        assert_eq!(args.domain, "z");
+        assert_eq!(args.notes.len(), 2);
+    }
+
+    #[test]
+    fn discovery_shows_the_spellings_of_istiod() {
+        let mut command = command();
+        let help = |name: &str, c: &mut clap::Command| {
+            c.find_subcommand_mut(name)
+                .unwrap()
+                .render_long_help()
+                .to_string()
+        };
+        let (serve, discovery) = (help("serve", &mut command), help("discovery", &mut command));
+        assert!(
+            serve.contains("--config-dir <DIR>") && serve.contains("PILOT_DEBOUNCE_AFTER"),
+            "{serve}"
+        );
+        for flag in [
+            "--configDir",
+            "--meshConfig",
+            "--networksConfig",
+            "--secureGRPCAddr",
+            "--log_output_level",
+        ] {
+            assert!(discovery.contains(flag), "{flag}\n{discovery}");
+        }
+    }
+}

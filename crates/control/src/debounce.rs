@@ -1,0 +1,234 @@
+//! When a change is pushed: after a quiet time, or when it has waited long enough. No clock in here; callers pass the time.
+
+use std::collections::BTreeMap;
+
+use pilotfish_config::{Kind, ObjectKey};
+use tokio::time::Instant;
+
+use crate::settings::Debounce;
+
+/// Why a push happens; the names are those of `pilot_push_triggers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Reason {
+    Endpoint,
+    Config,
+    Service,
+    Secret,
+    Namespace,
+    Networks,
+    Global,
+    Debug,
+}
+
+impl Reason {
+    /// The reason for a push after an object of this kind changed.
+    pub(crate) const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::EndpointSlice
+            | Kind::Endpoints
+            | Kind::Pod
+            | Kind::Node
+            | Kind::WorkloadEntry => Self::Endpoint,
+            Kind::Service | Kind::ServiceEntry => Self::Service,
+            Kind::Secret => Self::Secret,
+            Kind::Namespace => Self::Namespace,
+            _ => Self::Config,
+        }
+    }
+
+    /// The label.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Endpoint => "endpoint",
+            Self::Config => "config",
+            Self::Service => "service",
+            Self::Secret => "secret",
+            Self::Namespace => "namespace",
+            Self::Networks => "networks",
+            Self::Global => "global",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+/// What is to be pushed, and why. Requests that wait merge into one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Request {
+    /// Objects that changed, each once.
+    pub(crate) changed: Vec<ObjectKey>,
+    /// How many changes there were of each sort.
+    pub(crate) reasons: BTreeMap<Reason, u64>,
+}
+
+impl Request {
+    /// A request for these objects.
+    pub(crate) fn of(changed: Vec<ObjectKey>) -> Self {
+        let mut reasons = BTreeMap::new();
+        for key in &changed {
+            *reasons.entry(Reason::of(key.kind)).or_default() += 1;
+        }
+        Self { changed, reasons }
+    }
+
+    /// A request that no object is the reason for.
+    pub(crate) fn because(reason: Reason) -> Self {
+        Self {
+            changed: Vec::new(),
+            reasons: BTreeMap::from([(reason, 1)]),
+        }
+    }
+
+    /// Whether nothing but endpoints changed.
+    pub(crate) fn endpoints_only(&self) -> bool {
+        self.reasons
+            .keys()
+            .all(|reason| *reason == Reason::Endpoint)
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.changed.extend(other.changed);
+        self.changed.sort_unstable();
+        self.changed.dedup();
+        for (reason, count) in other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
+}
+
+/// A request that has waited long enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) request: Request,
+    /// When the first of the merged changes came.
+    pub(crate) since: Instant,
+    /// How many were merged.
+    pub(crate) events: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    due: Due,
+    last: Instant,
+    at_once: bool,
+}
+
+/// Merges requests until they are due. Owned by the one task that pushes.
+#[derive(Debug)]
+pub(crate) struct Debouncer {
+    settings: Debounce,
+    waiting: Option<Waiting>,
+}
+
+impl Debouncer {
+    /// A debouncer with nothing in it.
+    pub(crate) const fn new(settings: Debounce) -> Self {
+        Self {
+            settings,
+            waiting: None,
+        }
+    }
+
+    /// Adds a request. With endpoints not debounced, one for endpoints alone is due at once, and takes with it whatever
+    /// waits: the snapshot it is answered from holds those changes too.
+    pub(crate) fn add(&mut self, request: Request, now: Instant) {
+        let at_once = !self.settings.endpoints && request.endpoints_only();
+        let waiting = self.waiting.get_or_insert_with(|| Waiting {
+            due: Due {
+                request: Request::default(),
+                since: now,
+                events: 0,
+            },
+            last: now,
+            at_once: false,
+        });
+        waiting.due.request.merge(request);
+        waiting.due.events += 1;
+        waiting.last = now;
+        waiting.at_once |= at_once;
+    }
+
+    /// When what waits is due, unless more comes.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let waiting = self.waiting.as_ref()?;
+        if waiting.at_once {
+            return Some(waiting.due.since);
+        }
+        Some((waiting.last + self.settings.after).min(waiting.due.since + self.settings.max))
+    }
+
+    /// Takes what is due.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Due> {
+        self.deadline().filter(|deadline| *deadline <= now)?;
+        self.drain()
+    }
+
+    /// Takes what waits, due or not.
+    pub(crate) fn drain(&mut self) -> Option<Due> {
+        self.waiting.take().map(|waiting| waiting.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn debouncer(endpoints: bool) -> Debouncer {
+        Debouncer::new(Debounce {
+            after: Duration::from_millis(100),
+            max: Duration::from_secs(1),
+            endpoints,
+        })
+    }
+
+    fn change(kind: Kind, name: &str) -> Request {
+        Request::of(vec![ObjectKey::new(kind, "ns", name)])
+    }
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_push_waits_for_quiet() {
+        let (mut debouncer, start) = (debouncer(true), Instant::now());
+        assert_eq!(debouncer.deadline(), None);
+        debouncer.add(change(Kind::Service, "a"), start);
+        debouncer.add(change(Kind::EndpointSlice, "a"), start + ms(60));
+        assert_eq!(debouncer.take(start + ms(159)), None);
+        let due = debouncer.take(start + ms(160)).unwrap();
+        assert_eq!((due.since, due.events), (start, 2));
+        assert_eq!(
+            due.request.reasons,
+            BTreeMap::from([(Reason::Endpoint, 1), (Reason::Service, 1)])
+        );
+        assert_eq!(debouncer.take(start + ms(9999)), None);
+    }
+
+    #[test]
+    fn but_not_for_ever() {
+        let (mut debouncer, start) = (debouncer(true), Instant::now());
+        for i in 0..20 {
+            debouncer.add(change(Kind::VirtualService, "a"), start + ms(i * 50));
+        }
+        assert_eq!(debouncer.deadline(), Some(start + ms(1000)));
+        let due = debouncer.take(start + ms(1000)).unwrap();
+        assert_eq!(due.request.changed.len(), 1, "one object is listed once");
+        assert_eq!(due.request.reasons[&Reason::Config], 20);
+    }
+
+    #[test]
+    fn endpoints_need_not_wait() {
+        let (mut debouncer, start) = (debouncer(false), Instant::now());
+        debouncer.add(change(Kind::VirtualService, "a"), start);
+        assert_eq!(debouncer.take(start), None);
+        debouncer.add(change(Kind::Endpoints, "b"), start + ms(1));
+        assert_eq!(
+            debouncer.take(start + ms(1)).unwrap().request.changed.len(),
+            2
+        );
+        debouncer.add(Request::because(Reason::Global), start);
+        assert_eq!(debouncer.take(start), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! The control plane: what is configured now, and what proxies are given. The one file that knows the engine.
+//!
+//! [`Plane`] is shared by everything that reads. It is written by one task only (`writer.rs`), in this order: engine,
+//! snapshot, generation; so that whoever sees a generation finds its snapshot and its resources.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use pilotfish_config::{Diagnostic, ObjectKey, Snapshot};
+use pilotfish_engine::{Engine, ProxyFacts};
+use pilotfish_mesh::World;
+use pilotfish_protos::envoy::config::core::v3::Node;
+use pilotfish_xds::{Configuration, Generation, Peer, TypeUrl, View};
+use tokio::sync::watch;
+
+use crate::metrics::Metrics;
+use crate::nodes::Nodes;
+use crate::pushes::History;
+use crate::readiness::Readiness;
+
+/// What is missing until the first snapshot is derived.
+pub(crate) const FIRST_SNAPSHOT: &str = "the first snapshot to be built";
+
+/// The state of the control plane.
+pub(crate) struct Plane {
+    engine: Engine,
+    snapshot: ArcSwap<Snapshot>,
+    generation: watch::Sender<Generation>,
+    /// What is wrong with the input; the engine has the rest.
+    input_diagnostics: ArcSwap<Vec<Diagnostic>>,
+    pub(crate) readiness: Readiness,
+    pub(crate) history: History,
+    pub(crate) metrics: Arc<Metrics>,
+    nodes: Arc<Nodes>,
+}
+
+/// What applying a change did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outcome {
+    pub(crate) generation: u64,
+    pub(crate) changed_facts: usize,
+}
+
+impl Plane {
+    /// A control plane that knows nothing yet.
+    pub(crate) fn new(
+        settings: pilotfish_mesh::Settings,
+        readiness: Readiness,
+        metrics: Arc<Metrics>,
+        nodes: Arc<Nodes>,
+    ) -> Self {
+        Self {
+            engine: Engine::new(settings),
+            snapshot: ArcSwap::from_pointee(Snapshot::default()),
+            generation: watch::Sender::new(Generation::default()),
+            input_diagnostics: ArcSwap::default(),
+            readiness,
+            history: History::default(),
+            metrics,
+            nodes,
+        }
+    }
+
+    /// Derives the state of the mesh from a snapshot and wakes connections. Only the writer calls this.
+    pub(crate) fn apply(&self, snapshot: Arc<Snapshot>, changed: &[ObjectKey]) -> Outcome {
+        let applied = self.engine.apply(&snapshot, changed);
+        self.snapshot.store(snapshot);
+        self.generation.send_replace(Generation(applied.generation));
+        Outcome {
+            generation: applied.generation,
+            changed_facts: applied.changed_facts,
+        }
+    }
+
+    /// Replaces what is wrong with the input. Only the writer calls this.
+    pub(crate) fn set_input_diagnostics(&self, diagnostics: Vec<Diagnostic>) {
+        self.input_diagnostics.store(Arc::new(diagnostics));
+    }
+
+    /// All objects.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// What the mesh means.
+    pub(crate) fn world(&self) -> Arc<World> {
+        self.engine.world()
+    }
+
+    /// Everything that is wrong, sorted, each once.
+    pub(crate) fn diagnostics(&self) -> Vec<Diagnostic> {
+        let mut all = self.engine.diagnostics();
+        all.extend(self.input_diagnostics.load().iter().cloned());
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+impl Configuration for Plane {
+    type Proxy = pilotfish_engine::Proxy;
+
+    fn connect(&self, node: &Node, _: &Peer) -> Result<Self::Proxy, tonic::Status> {
+        // While stopping, streams that are open are drained; new ones belong to another replica.
+        self.readiness
+            .check()
+            .map_err(|why| tonic::Status::unavailable(format!("not ready, {why}")))?;
+        let facts = ProxyFacts::from_node(node)
+            .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
+        self.nodes.announce(node);
+        Ok(self.engine.connect(facts))
+    }
+
+    fn view(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> View {
+        self.engine.view(proxy, type_url)
+    }
+
+    fn generation(&self) -> watch::Receiver<Generation> {
+        self.generation.subscribe()
+    }
+}
+
+impl std::fmt::Debug for Plane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plane")
+            .field("generation", &*self.generation.borrow())
+            .finish_non_exhaustive()
+    }
+}

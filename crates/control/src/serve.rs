@@ -1,0 +1,301 @@
+//! `pilotfish serve`: opens the ports, starts the tasks, and stops them in order.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use pilotfish_sources::files::{self, DirectorySource};
+use pilotfish_xds::{Limits, Server};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::address::Address;
+use crate::findings::Findings;
+use crate::http::{self, Pages};
+use crate::logging::Logging;
+use crate::metrics::Metrics;
+use crate::nodes::Nodes;
+use crate::plane::{FIRST_SNAPSHOT, Plane};
+use crate::readiness::Readiness;
+use crate::settings::{Push, Settings};
+use crate::version;
+use crate::writer::{Input, MESH, OBJECTS, Writer};
+
+/// How often the findings of translation, which appear as proxies ask, are looked at.
+const FINDINGS_EVERY: Duration = Duration::from_secs(2);
+
+/// Serves until told to stop. Returns an error if it cannot start or cannot go on.
+pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) -> Result<()> {
+    tracing::info!("{} starting", version::line());
+    for note in &settings.notes {
+        tracing::warn!("{note}");
+    }
+    // Signals are caught before the first port opens, so that nobody is killed half started.
+    let mut stop = Stop::new()?;
+    let ports = Ports::open(&settings).await?;
+    let metrics = Arc::new(Metrics::new(started));
+    let readiness = Readiness::waiting_for([OBJECTS, MESH, FIRST_SNAPSHOT].map(str::to_owned));
+    let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
+    let plane = Arc::new(Plane::new(
+        settings.mesh.clone(),
+        readiness,
+        metrics,
+        Arc::clone(&nodes),
+    ));
+    let server = Server::new(
+        Arc::clone(&plane),
+        limits(&settings.push, settings.shutdown),
+        Arc::clone(&nodes) as _,
+    );
+    let (inputs, received) = mpsc::channel(16);
+    let pages = Pages {
+        plane: Arc::clone(&plane),
+        server: server.clone(),
+        nodes,
+        logging,
+        inputs: inputs.clone(),
+        debug: settings.debug,
+    };
+
+    // Tasks that must not end while the server runs, and those that end when it stops.
+    let mut vital: JoinSet<Result<()>> = JoinSet::new();
+    vital.spawn(Writer::new(Arc::clone(&plane), settings.debounce, started).run(received));
+    start_sources(&settings, &inputs, &mut vital)?;
+    vital.spawn(report(Arc::clone(&plane)));
+    let mut serving = JoinSet::new();
+    ports.serve(&server, &pages, &stop, &mut serving);
+    drop((inputs, pages));
+
+    let ended = tokio::select! {
+        name = stop.requested() => { tracing::info!("stopping on {name}"); Ok(()) }
+        Some(ended) = vital.join_next() => Err(why(ended)),
+        Some(ended) = serving.join_next(), if !serving.is_empty() => Err(why(ended)),
+    };
+    plane.readiness.stop();
+    stop.tell();
+    let drained = tokio::time::timeout(settings.shutdown, async {
+        while serving.join_next().await.is_some() {}
+    })
+    .await;
+    if drained.is_err() {
+        tracing::warn!(
+            "connections did not close within {:?}; stopping all the same",
+            settings.shutdown
+        );
+    }
+    tracing::info!("stopped");
+    ended
+}
+
+fn why(ended: Result<Result<()>, tokio::task::JoinError>) -> anyhow::Error {
+    match ended {
+        Ok(Ok(())) => anyhow!("a part of the server ended by itself"),
+        Ok(Err(error)) => error,
+        Err(error) => anyhow!("a part of the server failed: {error}"),
+    }
+}
+
+/// The order to stop: comes as a signal, is passed on to whoever serves.
+struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    told: watch::Sender<bool>,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot catch SIGINT")?,
+            told: watch::Sender::new(false),
+        })
+    }
+
+    async fn requested(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    fn tell(&self) {
+        self.told.send_replace(true);
+    }
+
+    /// Resolves when it is time to stop.
+    fn told(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let mut told = self.told.subscribe();
+        async move {
+            // An error means that the sender is gone, and with it the server.
+            let _ = told.wait_for(|told| *told).await;
+        }
+    }
+}
+
+/// Open ports that nobody serves yet.
+struct Ports {
+    grpc: Option<TcpListener>,
+    http: Option<TcpListener>,
+    monitoring: Option<TcpListener>,
+}
+
+impl Ports {
+    async fn open(settings: &Settings) -> Result<Self> {
+        async fn one(address: Option<&Address>, purpose: &str) -> Result<Option<TcpListener>> {
+            match address {
+                Some(address) => {
+                    let listener = address.listen(purpose).await?;
+                    tracing::info!("{purpose} on {}", listener.local_addr()?);
+                    Ok(Some(listener))
+                }
+                None => Ok(None),
+            }
+        }
+        Ok(Self {
+            grpc: one(settings.grpc.as_ref(), "xDS").await?,
+            http: one(settings.http.as_ref(), "HTTP (/ready, /debug)").await?,
+            monitoring: one(
+                settings.monitoring.as_ref(),
+                "monitoring (/metrics, /debug, /scopez)",
+            )
+            .await?,
+        })
+    }
+
+    fn serve(
+        self,
+        server: &Server<Plane>,
+        pages: &Pages,
+        stop: &Stop,
+        serving: &mut JoinSet<Result<()>>,
+    ) {
+        if let Some(listener) = self.grpc {
+            let (server, told) = (server.clone(), stop.told());
+            serving.spawn(async move {
+                server.serve(listener, told).await;
+                Ok(())
+            });
+        }
+        if let Some(listener) = self.http {
+            let (pages, told) = (pages.clone(), stop.told());
+            serving.spawn(async move {
+                http::serve_http(listener, pages, told)
+                    .await
+                    .context("the HTTP port failed")
+            });
+        }
+        if let Some(listener) = self.monitoring {
+            let (pages, told) = (pages.clone(), stop.told());
+            serving.spawn(async move {
+                http::serve_monitoring(listener, pages, told)
+                    .await
+                    .context("the monitoring port failed")
+            });
+        }
+    }
+}
+
+fn limits(push: &Push, shutdown: Duration) -> Limits {
+    let defaults = Limits::default();
+    let per_second = push.streams_per_second.ceil().clamp(1.0, 1e6);
+    #[expect(clippy::cast_sign_loss, reason = "clamped above")]
+    let per_second = per_second as u32;
+    Limits {
+        push_throttle: push.concurrent,
+        new_streams_per_second: per_second,
+        new_streams_burst: per_second.saturating_mul(10),
+        max_concurrent_streams: push.max_streams,
+        send_timeout: push.send_timeout.unwrap_or(defaults.send_timeout),
+        ack_timeout: push.flow_control_timeout,
+        max_age: push.max_connection_age,
+        max_receive_bytes: push.max_request_bytes,
+        keepalive_interval: push.keepalive_interval,
+        keepalive_timeout: push.keepalive_timeout,
+        drain_period: (shutdown / 2).min(defaults.drain_period),
+        drain_grace: (shutdown / 3).min(defaults.drain_grace),
+        ..defaults
+    }
+}
+
+/// Starts reading. Each source passes on what it learns; the writer hears them all in one queue.
+fn start_sources(
+    settings: &Settings,
+    inputs: &mpsc::Sender<Input>,
+    vital: &mut JoinSet<Result<()>>,
+) -> Result<()> {
+    for dir in &settings.config_dirs {
+        tracing::info!(target: "file", "reading {}", dir.display());
+    }
+    let options = files::Options::default();
+    let source = DirectorySource::new(settings.config_dirs.clone(), options.clone())?;
+    let (batches, received) = mpsc::channel(4);
+    vital.spawn(async move {
+        source
+            .run(batches)
+            .await
+            .context("reading the configuration directories failed")
+    });
+    vital.spawn(pass_on(received, inputs.clone(), Input::Objects));
+
+    for (what, path) in [
+        ("mesh configuration", &settings.mesh_config),
+        ("networks", &settings.mesh_networks),
+    ] {
+        if let Some(path) = path {
+            tracing::info!(target: "file", "reading {what} from {}", path.display());
+        }
+    }
+    let (mesh, networks) = (settings.mesh_config.clone(), settings.mesh_networks.clone());
+    if mesh.is_none() && networks.is_none() {
+        // Nothing to watch: the defaults are in effect.
+        let inputs = inputs.clone();
+        tokio::spawn(async move { inputs.send(Input::Mesh(Box::default())).await });
+        return Ok(());
+    }
+    let (updates, received) = mpsc::channel(4);
+    vital.spawn(async move {
+        files::watch_mesh(mesh, networks, options, updates)
+            .await
+            .context("reading the mesh configuration failed")
+    });
+    vital.spawn(pass_on(received, inputs.clone(), |update| {
+        Input::Mesh(Box::new(update))
+    }));
+    Ok(())
+}
+
+async fn pass_on<T: Send + 'static>(
+    mut from: mpsc::Receiver<T>,
+    to: mpsc::Sender<Input>,
+    wrap: fn(T) -> Input,
+) -> Result<()> {
+    while let Some(item) = from.recv().await {
+        if to.send(wrap(item)).await.is_err() {
+            break;
+        }
+    }
+    // Whoever sent says why it ended; that is the better message.
+    std::future::pending().await
+}
+
+/// Logs findings as they appear, on a schedule of its own: those of translation come up only when a proxy asks.
+async fn report(plane: Arc<Plane>) -> Result<()> {
+    let mut findings = Findings::default();
+    let mut tick = tokio::time::interval(FINDINGS_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut generation = pilotfish_xds::Configuration::generation(&*plane);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            changed = generation.changed() => changed.context("the control plane is gone")?,
+        }
+        let current = plane.diagnostics();
+        plane
+            .metrics
+            .invalid
+            .set(i64::try_from(current.len()).unwrap_or(i64::MAX));
+        findings.report(current);
+    }
+}

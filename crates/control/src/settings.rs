@@ -1,0 +1,391 @@
+//! Everything that can be set, resolved once at start from the command line and the environment. Nothing else in the
+//! program reads the environment.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use pilotfish_mesh::Text;
+
+use crate::address::Address;
+use crate::cli::{DebugAccess, ServeArgs};
+use crate::environment::Environment;
+use crate::logging::Levels;
+
+/// Where istiod looks for its mesh configuration if it is not told; used if the file is there.
+const MESH_CONFIG: &str = "./etc/istio/config/mesh";
+const MESH_NETWORKS: &str = "./etc/istio/config/meshNetworks";
+
+/// Variables that [`Settings::resolve`] reads itself.
+const VARIABLES: &[&str] = &[
+    "PILOT_DEBOUNCE_AFTER",
+    "PILOT_DEBOUNCE_MAX",
+    "PILOT_ENABLE_EDS_DEBOUNCE",
+    "PILOT_PUSH_THROTTLE",
+    "PILOT_MAX_REQUESTS_PER_SECOND",
+    "PILOT_XDS_SEND_TIMEOUT",
+    "PILOT_FLOW_CONTROL_TIMEOUT",
+];
+
+/// What a server is to do.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Directories to read, in order of precedence; at least one.
+    pub(crate) config_dirs: Vec<PathBuf>,
+    pub(crate) mesh_config: Option<PathBuf>,
+    pub(crate) mesh_networks: Option<PathBuf>,
+    /// What translation may know.
+    pub(crate) mesh: pilotfish_mesh::Settings,
+    pub(crate) grpc: Option<Address>,
+    pub(crate) secure: Option<Secure>,
+    pub(crate) http: Option<Address>,
+    pub(crate) monitoring: Option<Address>,
+    pub(crate) debounce: Debounce,
+    pub(crate) push: Push,
+    pub(crate) shutdown: Duration,
+    pub(crate) debug: Debug,
+    pub(crate) log: Log,
+    /// What was set and has no effect, for the log.
+    pub(crate) notes: Vec<String>,
+}
+
+/// xDS over TLS.
+#[derive(Debug, Clone)]
+pub(crate) struct Secure {
+    pub(crate) address: Address,
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// When changes are pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Debounce {
+    /// Quiet time to wait for.
+    pub(crate) after: Duration,
+    /// Longest wait.
+    pub(crate) max: Duration,
+    /// Whether changes of endpoints alone wait too.
+    pub(crate) endpoints: bool,
+}
+
+/// How proxies are served.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Push {
+    /// Pushes at a time.
+    pub(crate) concurrent: usize,
+    /// New streams a second.
+    pub(crate) streams_per_second: f64,
+    /// Longest time to write one response.
+    pub(crate) send_timeout: Option<Duration>,
+    /// How long an answer to the last response of a type is waited for.
+    pub(crate) flow_control_timeout: Duration,
+    pub(crate) keepalive_interval: Duration,
+    pub(crate) keepalive_timeout: Duration,
+    pub(crate) max_connection_age: Option<Duration>,
+    /// Streams on one connection.
+    pub(crate) max_streams: u32,
+    /// Largest request in bytes.
+    pub(crate) max_request_bytes: usize,
+}
+
+/// The debug pages and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Debug {
+    pub(crate) enabled: bool,
+    pub(crate) access: DebugAccess,
+    /// Whether metrics are for this host only.
+    pub(crate) metrics_local_only: bool,
+}
+
+/// The log.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    pub(crate) levels: Levels,
+    pub(crate) json: bool,
+    pub(crate) stdout: bool,
+}
+
+impl Settings {
+    /// Puts flags, environment and defaults together. The error says what to change.
+    pub(crate) fn resolve(args: ServeArgs, env: &Environment, cores: usize) -> Result<Self> {
+        let mut notes = args.notes;
+        notes.extend(env.notes(VARIABLES));
+        check_sources(&args.config_dir, args.kubeconfig.as_deref(), &mut notes)?;
+        let fair_share = (15 + 5 * cores).min(100);
+        let debounce = Debounce {
+            after: env.time("PILOT_DEBOUNCE_AFTER", Duration::from_millis(100))?,
+            max: env.time("PILOT_DEBOUNCE_MAX", Duration::from_secs(10))?,
+            endpoints: env.bool("PILOT_ENABLE_EDS_DEBOUNCE", true)?,
+        };
+        let flag_or = |flag: Option<pilotfish_config::Duration>, name, default| {
+            flag.map_or_else(
+                || env.time(name, Duration::from_secs(default)),
+                |given| Ok(given.get()),
+            )
+        };
+        let push = Push {
+            concurrent: or_if_zero(env.number("PILOT_PUSH_THROTTLE", 0_usize)?, fair_share),
+            streams_per_second: match env.number("PILOT_MAX_REQUESTS_PER_SECOND", 0.0_f64)? {
+                rate if rate.is_finite() && rate > 0.0 => rate,
+                _ => f64::from(u32::try_from(fair_share).unwrap_or(100)),
+            },
+            send_timeout: some_if_set(env.time("PILOT_XDS_SEND_TIMEOUT", Duration::ZERO)?),
+            flow_control_timeout: env
+                .time("PILOT_FLOW_CONTROL_TIMEOUT", Duration::from_secs(15))?,
+            keepalive_interval: flag_or(args.keepalive_interval, "GRPC_KEEPALIVE_INTERVAL", 30)?,
+            keepalive_timeout: flag_or(args.keepalive_timeout, "GRPC_KEEPALIVE_TIMEOUT", 10)?,
+            max_connection_age: args
+                .max_connection_age
+                .and_then(|age| some_if_set(age.get())),
+            max_streams: env.number("ISTIO_GPRC_MAXSTREAMS", 100_000)?,
+            max_request_bytes: env.number("ISTIO_GPRC_MAXRECVMSGSIZE", 4 << 20)?,
+        };
+        let debug = Debug {
+            enabled: env.bool("ENABLE_DEBUG_ON_HTTP", true)?,
+            access: args.debug_access,
+            metrics_local_only: env.bool("METRICS_LOCALHOST_ACCESS_ONLY", false)?,
+        };
+        let cluster = args
+            .cluster_id
+            .as_deref()
+            .or(env.text("CLUSTER_ID"))
+            .unwrap_or("Kubernetes");
+        let mesh = pilotfish_mesh::Settings {
+            cluster: Text::from(cluster),
+            domain: Text::from(args.domain),
+            dual_stack: env.bool("ISTIO_DUAL_STACK", false)?,
+            features: env
+                .features()?
+                .into_iter()
+                .map(|(name, value)| (Text::from(name), Text::from(value)))
+                .collect(),
+        };
+        let secure_address = Address::parse(&args.secure_grpc_addr, "--secure-grpc-addr")?;
+        let secure = secure(
+            secure_address,
+            args.tls_cert_file,
+            args.tls_key_file,
+            args.secure_given,
+            &mut notes,
+        )?;
+        if !args.https_addr.is_empty() && args.https_addr != ":15017" {
+            notes.push(format!(
+                "https port {} stays closed: webhooks come with a later release",
+                args.https_addr
+            ));
+        }
+        Ok(Self {
+            config_dirs: args.config_dir,
+            mesh_config: file_or_default(args.mesh_config, "--mesh-config", MESH_CONFIG)?,
+            mesh_networks: file_or_default(args.mesh_networks, "--mesh-networks", MESH_NETWORKS)?,
+            mesh,
+            grpc: Address::parse(&args.grpc_addr, "--grpc-addr")?,
+            secure,
+            http: Address::parse(&args.http_addr, "--http-addr")?,
+            monitoring: Address::parse(&args.monitoring_addr, "--monitoring-addr")?,
+            debounce,
+            push,
+            shutdown: args.shutdown_duration.get(),
+            debug,
+            log: log(
+                &args.log_level,
+                args.log_as_json,
+                &args.log_target,
+                &mut notes,
+            )?,
+            notes,
+        })
+    }
+}
+
+fn or_if_zero(value: usize, default: usize) -> usize {
+    if value == 0 { default } else { value }
+}
+
+fn some_if_set(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
+}
+
+fn check_sources(
+    dirs: &[PathBuf],
+    kubeconfig: Option<&Path>,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    if dirs.is_empty() {
+        let hint = "give a directory of Istio and Kubernetes YAML with --config-dir DIR";
+        match kubeconfig {
+            None => bail!("nothing to serve: {hint} (`pilotfish serve --help` has examples)"),
+            Some(file) => bail!(
+                "--kubeconfig {}: reading from a Kubernetes API server comes with a later release; until then {hint}",
+                file.display()
+            ),
+        }
+    }
+    if kubeconfig.is_some() {
+        notes.push(
+            "--kubeconfig has no effect: the Kubernetes source comes with a later release"
+                .to_owned(),
+        );
+    }
+    for dir in dirs {
+        match std::fs::metadata(dir) {
+            Err(error) => bail!(
+                "--config-dir {}: {error}; create it, or name a directory that exists",
+                dir.display()
+            ),
+            Ok(meta) if !meta.is_dir() => {
+                bail!(
+                    "--config-dir {} is not a directory; name the directory that holds the file",
+                    dir.display()
+                )
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// A file that was named must be there; the default is used if it is.
+fn file_or_default(named: Option<PathBuf>, flag: &str, default: &str) -> Result<Option<PathBuf>> {
+    match named.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) if path.is_file() => Ok(Some(path)),
+        // istiod starts with the default mesh if its file is missing, and a ConfigMap may be mounted empty at first.
+        Some(path) if path == Path::new(default) => Ok(Some(path)),
+        Some(path) => bail!(
+            "{flag} {}: no such file; correct the path, or leave the flag out",
+            path.display()
+        ),
+        None => Ok(Some(PathBuf::from(default)).filter(|path| path.is_file())),
+    }
+}
+
+fn secure(
+    address: Option<Address>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    given: bool,
+    notes: &mut Vec<String>,
+) -> Result<Option<Secure>> {
+    let set = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+    match (address, set(certificate), set(key)) {
+        (Some(address), Some(certificate), Some(key)) => {
+            for (flag, path) in [("--tls-cert-file", &certificate), ("--tls-key-file", &key)] {
+                if !path.is_file() {
+                    bail!("{flag} {}: no such file", path.display());
+                }
+            }
+            Ok(Some(Secure {
+                address,
+                certificate,
+                key,
+            }))
+        }
+        (_, Some(_), None) => bail!("--tls-cert-file needs --tls-key-file"),
+        (_, None, Some(_)) => bail!("--tls-key-file needs --tls-cert-file"),
+        (Some(address), None, None) if given => {
+            notes.push(format!(
+                "secure xDS port {address} stays closed: give --tls-cert-file and --tls-key-file; own certificates \
+                 come with the certificate authority, in a later release"
+            ));
+            Ok(None)
+        }
+        (Some(_), None, None) | (None, ..) => Ok(None),
+    }
+}
+
+fn log(levels: &str, json: bool, targets: &[String], notes: &mut Vec<String>) -> Result<Log> {
+    let levels = Levels::parse(levels)
+        .map_err(|reason| anyhow::anyhow!("--log-level {levels:?}: {reason}"))?;
+    let mut stdout = false;
+    for target in targets {
+        match target.as_str() {
+            "stdout" => stdout = true,
+            "stderr" => stdout = false,
+            other => notes.push(format!(
+                "--log-target {other} has no effect: the log goes to stderr or stdout"
+            )),
+        }
+    }
+    Ok(Log {
+        levels,
+        json,
+        stdout,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse};
+
+    fn resolve(args: &[&str], env: &Environment) -> Result<Settings> {
+        let dir = std::env::temp_dir().display().to_string();
+        let all = ["pilotfish", "serve", "--config-dir", &dir];
+        let args = all.iter().chain(args).map(std::ffi::OsString::from);
+        match parse(args).unwrap().command {
+            Command::Serve(args) => Settings::resolve(*args, env, 2),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_istiod() {
+        let settings = resolve(&[], &Environment::default()).unwrap();
+        assert_eq!(
+            settings.debounce,
+            Debounce {
+                after: Duration::from_millis(100),
+                max: Duration::from_secs(10),
+                endpoints: true
+            }
+        );
+        assert_eq!(settings.push.concurrent, 25);
+        assert!((settings.push.streams_per_second - 25.0).abs() < f64::EPSILON);
+        assert_eq!(settings.push.keepalive_interval, Duration::from_secs(30));
+        assert_eq!(settings.push.max_connection_age, None);
+        assert_eq!(settings.push.send_timeout, None);
+        assert_eq!(&*settings.mesh.cluster, "Kubernetes");
+        assert_eq!(settings.grpc.unwrap().to_string(), ":15010");
+        assert!(settings.secure.is_none());
+        assert_eq!(settings.notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn flags_win_over_variables() {
+        let env = Environment::of([
+            ("CLUSTER_ID", "a"),
+            ("GRPC_KEEPALIVE_INTERVAL", "5s"),
+            ("ISTIO_DUAL_STACK", "1"),
+        ]);
+        let settings = resolve(&["--cluster-id", "b", "--http-addr", ""], &env).unwrap();
+        assert_eq!(&*settings.mesh.cluster, "b");
+        assert_eq!(settings.push.keepalive_interval, Duration::from_secs(5));
+        assert!(settings.mesh.dual_stack && settings.http.is_none());
+    }
+
+    #[test]
+    fn errors_say_what_to_change() {
+        let none = Environment::default();
+        let message = |args: &[&str]| resolve(args, &none).unwrap_err().to_string();
+        assert!(message(&["--config-dir", "/nowhere"]).contains("/nowhere"));
+        assert!(message(&["--mesh-config", "/nowhere"]).contains("--mesh-config /nowhere"));
+        assert!(message(&["--grpc-addr", "15010"]).contains("--grpc-addr"));
+        assert!(message(&["--log-level", "ads:loud"]).contains("loud"));
+        assert!(message(&["--tls-cert-file", "/x"]).contains("--tls-key-file"));
+        let error = Settings::resolve(ServeArgs::default(), &none, 1)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--config-dir"), "{error}");
+    }
+
+    #[test]
+    fn a_secure_port_that_was_asked_for_is_noted() {
+        let settings = resolve(&["--secure-grpc-addr", ":15012"], &Environment::default()).unwrap();
+        assert!(settings.secure.is_none());
+        assert!(
+            settings.notes[0].contains(":15012 stays closed"),
+            "{:?}",
+            settings.notes
+        );
+    }
+}
