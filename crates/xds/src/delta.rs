@@ -76,16 +76,16 @@ impl Protocol for Session {
             return None;
         }
         let items = watch.items(&view);
-        let (mut resources, mut removed, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut resources, mut removed) = (Vec::new(), Vec::new());
         for item in &items {
             match item {
                 Item::Set(r) => resources.push(r.clone()),
                 Item::Missing(name) => removed.push(name.clone()),
-                Item::Gone(name, was) if hold => gone.push((name.clone(), was.clone())),
+                Item::Gone(..) if hold => {}
                 Item::Gone(name, _) => removed.push(name.clone()),
             }
         }
-        watch.linger(gone);
+        watch.linger(&items, hold);
         if resources.is_empty() && removed.is_empty() && !watch.wants_answer() {
             watch.settle(view, generation);
             return None;

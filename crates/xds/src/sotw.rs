@@ -78,20 +78,12 @@ impl Protocol for Session {
                 Item::Missing(_) | Item::Gone(..) => None,
             })
             .collect();
-        let mut deferred = false;
-        if type_url.is_whole() {
-            if hold {
-                watch.linger(items.iter().filter_map(|i| match i {
-                    Item::Gone(name, was) => Some((name.clone(), was.clone())),
-                    Item::Set(_) | Item::Missing(_) => None,
-                }));
-                deferred = resources.is_empty();
-            } else {
-                watch.take_lingering();
-            }
-        } else {
-            deferred = resources.is_empty();
+        let whole = type_url.is_whole();
+        if whole {
+            watch.linger(&items, hold);
         }
+        // Of a type that is sent by name a removal cannot be told; clusters keep theirs for later.
+        let deferred = resources.is_empty() && (hold || !whole);
         if deferred && !watch.wants_answer() {
             watch.settle(view, generation);
             return None;
@@ -102,14 +94,9 @@ impl Protocol for Session {
         }
         let nonce = self.watches.next_nonce();
         let watch = self.watches.get_mut(type_url)?;
-        if type_url.is_whole() {
+        if whole {
             resources = watch.wanted(&view).cloned().collect();
-            // A name that is back in the view must not be there twice.
-            let left = watch
-                .lingering()
-                .iter()
-                .filter(|(name, _)| view.get(name).is_none());
-            resources.extend(left.filter_map(|(_, r)| r.clone()));
+            resources.extend(watch.lingering().values().flatten().cloned());
         }
         let version = version_of(&resources);
         watch.record(nonce, view, generation, version, &items);

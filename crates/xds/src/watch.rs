@@ -391,11 +391,6 @@ impl Watch {
                     .map(|i| i.name().clone()),
             );
         }
-        for item in items {
-            if !matches!(item, Item::Gone(..)) {
-                self.lingering.remove(item.name());
-            }
-        }
         self.answer = false;
         let prior = std::mem::replace(&mut self.base, view);
         self.push_sent(nonce, prior, names, generation, version);
@@ -426,12 +421,15 @@ impl Watch {
         self.version = Some(version);
     }
 
-    /// Keeps resources that are gone until [`Watch::take_lingering`].
-    pub(crate) fn linger(
-        &mut self,
-        gone: impl IntoIterator<Item = (Arc<str>, Option<Arc<Resource>>)>,
-    ) {
-        self.lingering.extend(gone);
+    /// Keeps resources that are gone until [`Watch::take_lingering`]. Those that are back, or that the client is told
+    /// about anyway, are kept no longer.
+    pub(crate) fn linger(&mut self, items: &[Item], hold: bool) {
+        for item in items {
+            match item {
+                Item::Gone(name, was) if hold => drop(self.lingering.insert(name.clone(), was.clone())),
+                _ => drop(self.lingering.remove(item.name())),
+            }
+        }
     }
 
     /// The resources that are gone but not withdrawn.
