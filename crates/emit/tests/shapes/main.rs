@@ -1,6 +1,11 @@
 //! What is sent, as JSON, for the shapes that make up most of a mesh.
 
-#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "tests")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::needless_pass_by_value,
+    reason = "tests"
+)]
 
 mod clusters;
 mod cost;
