@@ -80,9 +80,8 @@ impl Protocol for Session {
         for item in &items {
             match item {
                 Item::Set(r) => resources.push(r.clone()),
-                Item::Missing(name) => removed.push(name.clone()),
                 Item::Gone(..) if hold => {}
-                Item::Gone(name, _) => removed.push(name.clone()),
+                Item::Missing(name) | Item::Gone(name, _) => removed.push(name.clone()),
             }
         }
         watch.linger(&items, hold);

@@ -124,3 +124,119 @@ where
             .map_err(|e| Status::cancelled(format!("the client went away: {e}")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::task::{Context, Poll};
+
+    use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
+    use proptest::prelude::*;
+    use prost::Message;
+    use tonic::Code;
+
+    use super::*;
+
+    struct Pieces(VecDeque<Bytes>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+            Poll::Ready(
+                self.0
+                    .pop_front()
+                    .map(|piece| Ok(http_body::Frame::data(piece))),
+            )
+        }
+    }
+
+    fn framed(request: &DiscoveryRequest) -> Vec<u8> {
+        let message = request.encode_to_vec();
+        let mut bytes = vec![0];
+        bytes.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+        bytes.extend(message);
+        bytes
+    }
+
+    fn read(bytes: &[u8], piece: usize) -> (Vec<DiscoveryRequest>, Option<Code>) {
+        let pieces = bytes
+            .chunks(piece.max(1))
+            .map(Bytes::copy_from_slice)
+            .collect();
+        let mut inbound = Inbound::new(Pieces(pieces), 1000, 20);
+        let mut all = Vec::new();
+        loop {
+            // Never pending, so that one poll is enough.
+            let mut future = Box::pin(inbound.message::<DiscoveryRequest>());
+            let polled = future
+                .as_mut()
+                .poll(&mut Context::from_waker(std::task::Waker::noop()));
+            match polled {
+                Poll::Ready(Ok(Some(message))) => all.push(message),
+                Poll::Ready(Ok(None)) => return (all, None),
+                Poll::Ready(Err(status)) => return (all, Some(status.code())),
+                Poll::Pending => panic!("pending"),
+            }
+        }
+    }
+
+    #[test]
+    fn messages_come_out_however_they_are_cut() {
+        let request = DiscoveryRequest {
+            type_url: "t".repeat(200),
+            ..DiscoveryRequest::default()
+        };
+        let bytes = [
+            framed(&request),
+            framed(&DiscoveryRequest::default()),
+            framed(&request),
+        ]
+        .concat();
+        for piece in 1..bytes.len() {
+            let (all, error) = read(&bytes, piece);
+            assert_eq!((all.len(), error), (3, None), "pieces of {piece}");
+            assert_eq!(all[2], request);
+        }
+        assert_eq!(read(&bytes[..bytes.len() - 1], 7).1, Some(Code::Internal));
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_before_it_is_read() {
+        assert_eq!(
+            read(&[0, 0, 0, 4, 0], 5),
+            (vec![], Some(Code::ResourceExhausted))
+        );
+        assert_eq!(
+            read(&[1, 0, 0, 0, 0], 5),
+            (vec![], Some(Code::Unimplemented))
+        );
+        let names = DiscoveryRequest {
+            resource_names: vec!["n".into(); 21],
+            ..DiscoveryRequest::default()
+        };
+        assert_eq!(
+            read(&framed(&names), 64),
+            (vec![], Some(Code::ResourceExhausted))
+        );
+        assert_eq!(
+            read(&[0, 0, 0, 0, 2, 0x0a, 9], 64),
+            (vec![], Some(Code::InvalidArgument))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), piece in 1usize..50) {
+            read(&bytes, piece);
+            let mut framed = vec![0, 0, 0, 0, u8::try_from(bytes.len()).unwrap()];
+            framed.extend(&bytes);
+            read(&framed, piece);
+            crate::frame::decode_any(&bytes.into());
+        }
+    }
+}

@@ -21,6 +21,8 @@
 //!
 //! Deliberately absent: knowledge of what a body means, and copies of it.
 
+#![allow(clippy::disallowed_methods, reason = "the wire has a clock")]
+
 mod accept;
 mod admission;
 mod configuration;

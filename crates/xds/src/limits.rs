@@ -63,7 +63,7 @@ impl Limits {
             send_timeout: Duration::from_secs(30),
             ack_timeout: Duration::from_secs(15),
             removal_timeout: Duration::from_secs(15),
-            max_age: Some(Duration::from_secs(30 * 60)),
+            max_age: Some(Duration::from_mins(30)),
             max_age_jitter: 0.1,
             max_receive_bytes: 4 * 1024 * 1024,
             max_names: 100_000,

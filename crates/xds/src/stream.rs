@@ -395,6 +395,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             if watch.wants_answer() {
                 return Step::Push(type_url.clone());
             }
+            let dirty = pace.dirty || watch.wants_refresh();
             let mut waits_for_answer = false;
             if let (true, Some(sent)) = (watch.in_flight(), pace.sent) {
                 let until = sent + limits.ack_timeout;
@@ -408,13 +409,13 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                         .unanswered(&self.connection.node_id, type_url);
                 }
             }
-            if pace.dirty && !waits_for_answer && !held_back {
+            if dirty && !waits_for_answer && !held_back {
                 return Step::Push(type_url.clone());
             }
-            held_back |= pace.dirty;
+            held_back |= dirty;
             listens |= *type_url == TypeUrl::Listener;
             if !type_url.is_referred_to() {
-                settled &= !pace.dirty && !waits_for_answer && watch.rejected().is_none();
+                settled &= !dirty && !waits_for_answer && watch.rejected().is_none();
             }
         }
         let mut lingering = session

@@ -154,6 +154,11 @@ impl Watch {
         self.answer
     }
 
+    /// Whether resources are to be sent again because what refers to them was sent.
+    pub fn wants_refresh(&self) -> bool {
+        !self.refresh.is_empty()
+    }
+
     /// Whether resources wait to be withdrawn.
     pub fn is_lingering(&self) -> bool {
         !self.lingering.is_empty()
@@ -205,7 +210,8 @@ impl Watch {
             // Names instead of the view: they are sent along with the next response, changed or not.
             let (_, oldest) = self.suspects.remove(0);
             let names = oldest.changes(&self.base).map(|c| c.name().clone());
-            self.owed.extend(names.filter(|n| self.subscription.covers(n)));
+            self.owed
+                .extend(names.filter(|n| self.subscription.covers(n)));
         }
         self.last_suspect += 1;
         self.suspects.push((self.last_suspect, view));
@@ -269,6 +275,7 @@ impl Watch {
     pub(crate) fn ignore(&mut self) {
         self.answer = false;
         self.asked.clear();
+        self.refresh.clear();
     }
 
     /// The view was compared and calls for nothing.
@@ -426,8 +433,12 @@ impl Watch {
     pub(crate) fn linger(&mut self, items: &[Item], hold: bool) {
         for item in items {
             match item {
-                Item::Gone(name, was) if hold => drop(self.lingering.insert(name.clone(), was.clone())),
-                _ => drop(self.lingering.remove(item.name())),
+                Item::Gone(name, was) if hold => {
+                    self.lingering.insert(name.clone(), was.clone());
+                }
+                _ => {
+                    self.lingering.remove(item.name());
+                }
             }
         }
     }

@@ -10,14 +10,27 @@ use crate::support::{Delta, delta, delta_ack, error, names, resource, set, view}
 fn an_empty_first_request_means_everything_and_only_changes_follow() {
     let mut s = Delta::new();
     s.subscribe(&Cluster, &[], &[]);
-    let first = s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")])).unwrap();
+    let first = s
+        .push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")]))
+        .unwrap();
     assert_eq!(names(&first), ["a", "b"]);
     s.ack(&first);
-    assert!(s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")])).is_none());
-    let second = s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "2"), ("c", "1")])).unwrap();
+    assert!(
+        s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")]))
+            .is_none()
+    );
+    let second = s
+        .push(
+            &Cluster,
+            &view(&Cluster, &[("a", "1"), ("b", "2"), ("c", "1")]),
+        )
+        .unwrap();
     assert_eq!(names(&second), ["b", "c"]);
     assert_ne!(first.nonce, second.nonce);
-    assert_eq!(second.resources[0].version, resource(&Cluster, "b", "2").version.to_string());
+    assert_eq!(
+        second.resources[0].version,
+        resource(&Cluster, "b", "2").version.to_string()
+    );
 }
 
 #[test]
@@ -36,20 +49,38 @@ fn a_first_request_is_answered_even_if_there_is_nothing() {
 fn an_empty_first_request_for_endpoints_subscribes_to_nothing() {
     let mut s = Delta::new();
     s.subscribe(&Endpoints, &[], &[]);
-    let first = s.push(&Endpoints, &view(&Endpoints, &[("a", "1")])).unwrap();
+    let first = s
+        .push(&Endpoints, &view(&Endpoints, &[("a", "1")]))
+        .unwrap();
     assert!(first.resources.is_empty());
     s.subscribe(&Endpoints, &["*"], &[]);
-    assert_eq!(names(&s.push(&Endpoints, &view(&Endpoints, &[("a", "1")])).unwrap()), ["a"]);
+    assert_eq!(
+        names(
+            &s.push(&Endpoints, &view(&Endpoints, &[("a", "1")]))
+                .unwrap()
+        ),
+        ["a"]
+    );
 }
 
 #[test]
 fn what_does_not_exist_is_reported_and_sent_once_it_does() {
     let mut s = Delta::new();
     s.subscribe(&Endpoints, &["a", "b"], &[]);
-    let first = s.push(&Endpoints, &view(&Endpoints, &[("a", "1")])).unwrap();
-    assert_eq!((names(&first), &first.removed_resources), (vec!["a"], &vec!["b".to_string()]));
+    let first = s
+        .push(&Endpoints, &view(&Endpoints, &[("a", "1")]))
+        .unwrap();
+    assert_eq!(
+        (names(&first), &first.removed_resources),
+        (vec!["a"], &vec!["b".to_string()])
+    );
     s.ack(&first);
-    let second = s.push(&Endpoints, &view(&Endpoints, &[("a", "1"), ("b", "1"), ("c", "1")])).unwrap();
+    let second = s
+        .push(
+            &Endpoints,
+            &view(&Endpoints, &[("a", "1"), ("b", "1"), ("c", "1")]),
+        )
+        .unwrap();
     assert_eq!(names(&second), ["b"]);
 }
 
@@ -64,7 +95,10 @@ fn a_name_subscribed_again_is_sent_again() {
     assert_eq!(names(&s.push(&Endpoints, &all).unwrap()), ["a"]);
     s.subscribe(&Endpoints, &[], &["b"]);
     assert!(!s.wants(&Endpoints));
-    assert!(s.push(&Endpoints, &view(&Endpoints, &[("a", "1"), ("b", "2")])).is_none());
+    assert!(
+        s.push(&Endpoints, &view(&Endpoints, &[("a", "1"), ("b", "2")]))
+            .is_none()
+    );
     s.subscribe(&Endpoints, &["b"], &[]);
     assert_eq!(names(&s.push(&Endpoints, &all).unwrap()), ["b"]);
 }
@@ -83,7 +117,10 @@ fn phantom_and_duplicate_unsubscriptions_do_nothing() {
         s.subscribe(&Endpoints, &[], &["a"]);
         assert!(s.push(&Endpoints, &all).is_none());
     }
-    assert!(s.push(&Endpoints, &view(&Endpoints, &[("a", "2")])).is_none());
+    assert!(
+        s.push(&Endpoints, &view(&Endpoints, &[("a", "2")]))
+            .is_none()
+    );
 }
 
 #[test]
@@ -92,12 +129,18 @@ fn unsubscribing_a_name_under_the_wildcard_is_answered() {
     let all = view(&Cluster, &[("a", "1"), ("b", "1")]);
     s.subscribe(&Cluster, &["*", "a", "x"], &[]);
     let first = s.push(&Cluster, &all).unwrap();
-    assert_eq!((names(&first), &first.removed_resources), (vec!["a", "b"], &vec!["x".to_string()]));
+    assert_eq!(
+        (names(&first), &first.removed_resources),
+        (vec!["a", "b"], &vec!["x".to_string()])
+    );
     s.subscribe(&Cluster, &[], &["a"]);
     assert_eq!(names(&s.push(&Cluster, &all).unwrap()), ["a"]);
     s.subscribe(&Cluster, &[], &["x"]);
     let third = s.push(&Cluster, &all).unwrap();
-    assert_eq!((third.resources.len(), third.removed_resources), (0, vec!["x".to_string()]));
+    assert_eq!(
+        (third.resources.len(), third.removed_resources),
+        (0, vec!["x".to_string()])
+    );
 }
 
 #[test]
@@ -114,7 +157,10 @@ fn wildcard_to_named_and_back() {
     assert_eq!(names(&s.push(&Cluster, &b2).unwrap()), ["a", "b", "c"]);
     s.subscribe(&Cluster, &[], &["*"]);
     s.subscribe(&Cluster, &[], &["a"]);
-    assert!(s.push(&Cluster, &view(&Cluster, &[("a", "9")])).is_none(), "nothing is subscribed to any more");
+    assert!(
+        s.push(&Cluster, &view(&Cluster, &[("a", "9")])).is_none(),
+        "nothing is subscribed to any more"
+    );
 }
 
 #[test]
@@ -124,8 +170,13 @@ fn subscriptions_count_even_with_a_stale_nonce() {
     s.subscribe(&Endpoints, &["a"], &[]);
     let first = s.push(&Endpoints, &all).unwrap();
     s.ack(&first);
-    let second = s.push(&Endpoints, &view(&Endpoints, &[("a", "2"), ("b", "1")])).unwrap();
-    let stale = DeltaDiscoveryRequest { resource_names_subscribe: vec!["b".into()], ..delta_ack(&first) };
+    let second = s
+        .push(&Endpoints, &view(&Endpoints, &[("a", "2"), ("b", "1")]))
+        .unwrap();
+    let stale = DeltaDiscoveryRequest {
+        resource_names_subscribe: vec!["b".into()],
+        ..delta_ack(&first)
+    };
     assert_eq!(s.request(stale), Verdict::Stale);
     assert_eq!(names(&s.push(&Endpoints, &all).unwrap()), ["a", "b"]);
     s.ack(&second);
@@ -140,7 +191,10 @@ fn a_rejected_version_is_not_sent_again_until_the_content_changes() {
     s.ack(&first);
     let bad = view(&Cluster, &[("a", "bad"), ("b", "2"), ("d", "1")]);
     let second = s.push(&Cluster, &bad).unwrap();
-    assert_eq!((names(&second), &second.removed_resources), (vec!["a", "b", "d"], &vec!["c".to_string()]));
+    assert_eq!(
+        (names(&second), &second.removed_resources),
+        (vec!["a", "b", "d"], &vec!["c".to_string()])
+    );
     s.nack(&second);
     let watch = s.0.watches().get(&Cluster).unwrap();
     assert_eq!(watch.rejected().unwrap().message, "bad");
@@ -148,12 +202,16 @@ fn a_rejected_version_is_not_sent_again_until_the_content_changes() {
         assert!(s.push(&Cluster, &bad).is_none());
     }
     // All of the rejected response comes along, since none, some or all of it may have been applied.
-    let third = s.push(&Cluster, &view(&Cluster, &[("a", "3"), ("b", "2")])).unwrap();
+    let third = s
+        .push(&Cluster, &view(&Cluster, &[("a", "3"), ("b", "2")]))
+        .unwrap();
     assert_eq!(names(&third), ["a", "b"]);
     assert_eq!(third.removed_resources, ["c", "d"]);
     s.ack(&third);
     assert!(s.0.watches().get(&Cluster).unwrap().rejected().is_none());
-    let fourth = s.push(&Cluster, &view(&Cluster, &[("a", "4"), ("b", "2")])).unwrap();
+    let fourth = s
+        .push(&Cluster, &view(&Cluster, &[("a", "4"), ("b", "2")]))
+        .unwrap();
     assert_eq!(names(&fourth), ["a"]);
 }
 
@@ -168,13 +226,22 @@ fn a_rejected_subscription_is_made_good_with_the_next_change() {
     let second = s.push(&Endpoints, &all).unwrap();
     s.nack(&second);
     assert!(s.push(&Endpoints, &all).is_none());
-    assert_eq!(names(&s.push(&Endpoints, &view(&Endpoints, &[("a", "2"), ("b", "bad")])).unwrap()), ["a", "b"]);
+    assert_eq!(
+        names(
+            &s.push(&Endpoints, &view(&Endpoints, &[("a", "2"), ("b", "bad")]))
+                .unwrap()
+        ),
+        ["a", "b"]
+    );
 }
 
 #[test]
 fn a_reconnecting_client_gets_what_differs_and_learns_what_is_gone() {
     let held = |t: &TypeUrl| {
-        ["a", "b", "gone"].map(|n| (n.to_string(), resource(t, n, "1").version.to_string())).into_iter().collect()
+        ["a", "b", "gone"]
+            .map(|n| (n.to_string(), resource(t, n, "1").version.to_string()))
+            .into_iter()
+            .collect()
     };
     let mut s = Delta::new();
     s.request(DeltaDiscoveryRequest {
@@ -182,15 +249,28 @@ fn a_reconnecting_client_gets_what_differs_and_learns_what_is_gone() {
         response_nonce: "00000001.7".into(),
         ..delta(&Listener, &["*"], &[])
     });
-    let first = s.push(&Listener, &view(&Listener, &[("a", "1"), ("b", "2"), ("c", "1")])).unwrap();
-    assert_eq!((names(&first), &first.removed_resources), (vec!["b", "c"], &vec!["gone".to_string()]));
+    let first = s
+        .push(
+            &Listener,
+            &view(&Listener, &[("a", "1"), ("b", "2"), ("c", "1")]),
+        )
+        .unwrap();
+    assert_eq!(
+        (names(&first), &first.removed_resources),
+        (vec!["b", "c"], &vec!["gone".to_string()])
+    );
 
     let mut s = Delta::new();
     s.request(DeltaDiscoveryRequest {
         initial_resource_versions: held(&Endpoints),
         ..delta(&Endpoints, &["a", "b", "gone", "x"], &[])
     });
-    let first = s.push(&Endpoints, &view(&Endpoints, &[("a", "1"), ("b", "2"), ("c", "1")])).unwrap();
+    let first = s
+        .push(
+            &Endpoints,
+            &view(&Endpoints, &[("a", "1"), ("b", "2"), ("c", "1")]),
+        )
+        .unwrap();
     assert_eq!(names(&first), ["b"]);
     assert_eq!(first.removed_resources, ["gone", "x"]);
 }
@@ -200,11 +280,20 @@ fn nonces_of_another_stream_make_a_first_request() {
     let mut old = Delta::new();
     old.subscribe(&Cluster, &[], &[]);
     let response = old.push(&Cluster, &view(&Cluster, &[("a", "1")])).unwrap();
-    let mut s = Delta(pilotfish_xds::delta::Session::new(SessionConfig { stream: 1, ..SessionConfig::default() }));
+    let mut s = Delta(pilotfish_xds::delta::Session::new(SessionConfig {
+        stream: 1,
+        ..SessionConfig::default()
+    }));
     assert_eq!(s.request(delta_ack(&response)), Verdict::None);
-    assert_eq!(names(&s.push(&Cluster, &view(&Cluster, &[("a", "1")])).unwrap()), ["a"]);
+    assert_eq!(
+        names(&s.push(&Cluster, &view(&Cluster, &[("a", "1")])).unwrap()),
+        ["a"]
+    );
     assert_eq!(s.request(delta_ack(&response)), Verdict::Stale);
-    let nack = DeltaDiscoveryRequest { error_detail: Some(error("old")), ..delta_ack(&response) };
+    let nack = DeltaDiscoveryRequest {
+        error_detail: Some(error("old")),
+        ..delta_ack(&response)
+    };
     assert_eq!(s.request(nack), Verdict::Stale);
 }
 
@@ -213,12 +302,22 @@ fn changed_clusters_are_followed_by_their_endpoints() {
     let mut s = Delta::new();
     let endpoints = view(&Endpoints, &[("a", "1"), ("b", "1")]);
     s.subscribe(&Cluster, &[], &[]);
-    let r = s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1"), ("static", "1")])).unwrap();
+    let r = s
+        .push(
+            &Cluster,
+            &view(&Cluster, &[("a", "1"), ("b", "1"), ("static", "1")]),
+        )
+        .unwrap();
     s.ack(&r);
     s.subscribe(&Endpoints, &["a", "b"], &[]);
     let r = s.push(&Endpoints, &endpoints).unwrap();
     s.ack(&r);
-    let r = s.push(&Cluster, &view(&Cluster, &[("a", "2"), ("b", "1"), ("static", "2")])).unwrap();
+    let r = s
+        .push(
+            &Cluster,
+            &view(&Cluster, &[("a", "2"), ("b", "1"), ("static", "2")]),
+        )
+        .unwrap();
     s.ack(&r);
     let r = s.push(&Endpoints, &endpoints).unwrap();
     assert_eq!((names(&r), r.removed_resources.len()), (vec!["a"], 0));
@@ -229,12 +328,27 @@ fn changed_clusters_are_followed_by_their_endpoints() {
 #[test]
 fn changed_clusters_are_followed_by_their_endpoints_after_a_reconnect() {
     let endpoints = view(&Endpoints, &[("a", "1"), ("b", "1")]);
-    let versions = |t: &TypeUrl| ["a", "b"].map(|n| (n.to_string(), resource(t, n, "1").version.to_string())).into();
+    let versions = |t: &TypeUrl| {
+        ["a", "b"]
+            .map(|n| (n.to_string(), resource(t, n, "1").version.to_string()))
+            .into()
+    };
     let mut s = Delta::new();
-    s.request(DeltaDiscoveryRequest { initial_resource_versions: versions(&Cluster), ..delta(&Cluster, &["*"], &[]) });
-    assert_eq!(names(&s.push(&Cluster, &view(&Cluster, &[("a", "2"), ("b", "1")])).unwrap()), ["a"]);
-    let request =
-        DeltaDiscoveryRequest { initial_resource_versions: versions(&Endpoints), ..delta(&Endpoints, &["a", "b"], &[]) };
+    s.request(DeltaDiscoveryRequest {
+        initial_resource_versions: versions(&Cluster),
+        ..delta(&Cluster, &["*"], &[])
+    });
+    assert_eq!(
+        names(
+            &s.push(&Cluster, &view(&Cluster, &[("a", "2"), ("b", "1")]))
+                .unwrap()
+        ),
+        ["a"]
+    );
+    let request = DeltaDiscoveryRequest {
+        initial_resource_versions: versions(&Endpoints),
+        ..delta(&Endpoints, &["a", "b"], &[])
+    };
     s.request(request);
     assert_eq!(names(&s.push(&Endpoints, &endpoints).unwrap()), ["a"]);
 }
@@ -244,14 +358,19 @@ fn clusters_are_removed_after_what_refers_to_them() {
     let mut s = Delta::new();
     s.subscribe(&Cluster, &[], &[]);
     s.subscribe(&Route, &["r"], &[]);
-    let r = s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")])).unwrap();
+    let r = s
+        .push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")]))
+        .unwrap();
     s.ack(&r);
     let r = s.push(&Cluster, &view(&Cluster, &[("b", "2")])).unwrap();
     assert_eq!((names(&r), r.removed_resources.len()), (vec!["b"], 0));
     s.ack(&r);
     assert!(s.0.watches().get(&Cluster).unwrap().is_lingering());
     let r = s.withdraw(&Cluster).unwrap();
-    assert_eq!((r.resources.len(), &r.removed_resources), (0, &vec!["a".to_string()]));
+    assert_eq!(
+        (r.resources.len(), &r.removed_resources),
+        (0, &vec!["a".to_string()])
+    );
     s.ack(&r);
     assert!(s.withdraw(&Cluster).is_none());
     // A removal alone sends nothing at first; one that is taken back sends the resource.
@@ -266,9 +385,21 @@ fn sections_may_change_without_the_client_noticing() {
     let mut s = Delta::new();
     s.subscribe(&Cluster, &[], &[]);
     let (x, y) = (set(&Cluster, &[("a", "1")]), set(&Cluster, &[("b", "1")]));
-    assert_eq!(names(&s.push(&Cluster, &View::new([x.clone(), y.clone()])).unwrap()), ["a", "b"]);
-    assert!(s.push(&Cluster, &View::new([y.clone(), x.clone()])).is_none());
-    assert!(s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")])).is_none());
+    assert_eq!(
+        names(
+            &s.push(&Cluster, &View::new([x.clone(), y.clone()]))
+                .unwrap()
+        ),
+        ["a", "b"]
+    );
+    assert!(
+        s.push(&Cluster, &View::new([y.clone(), x.clone()]))
+            .is_none()
+    );
+    assert!(
+        s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")]))
+            .is_none()
+    );
     // A name in two sections is sent once.
     let doubled = View::new([x, y, set(&Cluster, &[("b", "2"), ("c", "1")])]);
     assert_eq!(names(&s.push(&Cluster, &doubled).unwrap()), ["c"]);
@@ -277,30 +408,65 @@ fn sections_may_change_without_the_client_noticing() {
 #[test]
 fn virtual_hosts_are_subscribed_to_by_route_table() {
     let mut s = Delta::new();
-    let hosts = view(&VirtualHost, &[("80/a", "1"), ("80/b", "1"), ("8080/a", "1")]);
+    let hosts = view(
+        &VirtualHost,
+        &[("80/a", "1"), ("80/b", "1"), ("8080/a", "1")],
+    );
     s.subscribe(&VirtualHost, &["80"], &[]);
     let r = s.push(&VirtualHost, &hosts).unwrap();
-    assert_eq!((names(&r), r.removed_resources.len()), (vec!["80/a", "80/b"], 0));
+    assert_eq!(
+        (names(&r), r.removed_resources.len()),
+        (vec!["80/a", "80/b"], 0)
+    );
     s.ack(&r);
-    let hosts = view(&VirtualHost, &[("80/b", "2"), ("80/c", "1"), ("8080/a", "2")]);
+    let hosts = view(
+        &VirtualHost,
+        &[("80/b", "2"), ("80/c", "1"), ("8080/a", "2")],
+    );
     let r = s.push(&VirtualHost, &hosts).unwrap();
-    assert_eq!((names(&r), &r.removed_resources), (vec!["80/b", "80/c"], &vec!["80/a".to_string()]));
+    assert_eq!(
+        (names(&r), &r.removed_resources),
+        (vec!["80/b", "80/c"], &vec!["80/a".to_string()])
+    );
     s.ack(&r);
     s.subscribe(&VirtualHost, &["80/nobody"], &[]);
-    assert_eq!(s.push(&VirtualHost, &hosts).unwrap().removed_resources, ["80/nobody"]);
+    assert_eq!(
+        s.push(&VirtualHost, &hosts).unwrap().removed_resources,
+        ["80/nobody"]
+    );
 }
 
 #[test]
 fn requests_beyond_the_limits_are_refused() {
-    let config = SessionConfig { max_names: 3, max_name_bytes: 60, max_types: 2, ..SessionConfig::default() };
+    let config = SessionConfig {
+        max_names: 3,
+        max_name_bytes: 60,
+        max_types: 2,
+        ..SessionConfig::default()
+    };
     let mut s = pilotfish_xds::delta::Session::new(config);
-    assert_eq!(s.on_request(DeltaDiscoveryRequest::default()), Err(RequestError::WrongType(String::new())));
+    assert_eq!(
+        s.on_request(DeltaDiscoveryRequest::default()),
+        Err(RequestError::WrongType(String::new()))
+    );
     let t = TypeUrl::parse("t");
     s.on_request(delta(&t, &["1", "2"], &[])).unwrap();
     s.on_request(delta(&t, &["3"], &[])).unwrap();
-    assert_eq!(s.on_request(delta(&t, &["4"], &[])), Err(RequestError::TooManyNames(3)));
-    assert_eq!(s.on_request(delta(&t, &["1"; 4], &[])), Err(RequestError::TooManyNames(3)));
-    assert_eq!(s.on_request(delta(&t, &[&"x".repeat(61)], &[])), Err(RequestError::NameTooLong(60)));
+    assert_eq!(
+        s.on_request(delta(&t, &["4"], &[])),
+        Err(RequestError::TooManyNames(3))
+    );
+    assert_eq!(
+        s.on_request(delta(&t, &["1"; 4], &[])),
+        Err(RequestError::TooManyNames(3))
+    );
+    assert_eq!(
+        s.on_request(delta(&t, &[&"x".repeat(61)], &[])),
+        Err(RequestError::NameTooLong(60))
+    );
     s.on_request(delta(&TypeUrl::parse("u"), &[], &[])).unwrap();
-    assert_eq!(s.on_request(delta(&TypeUrl::parse("v"), &[], &[])), Err(RequestError::TooManyTypes(2)));
+    assert_eq!(
+        s.on_request(delta(&TypeUrl::parse("v"), &[], &[])),
+        Err(RequestError::TooManyTypes(2))
+    );
 }

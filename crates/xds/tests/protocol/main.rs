@@ -1,6 +1,8 @@
 //! The protocol suite: the rules of both variants as state machines, a model client against random histories, and a real
 //! server on loopback with raw gRPC clients.
 
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+
 mod delta;
 mod model;
 mod server;

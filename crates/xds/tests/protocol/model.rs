@@ -26,9 +26,15 @@ struct World(BTreeMap<TypeUrl, [ResourceSet; 2]>);
 impl World {
     fn change(&mut self, t: &TypeUrl, name: &str, content: u8) {
         let sections = self.0.entry(t.clone()).or_default();
-        sections.iter_mut().for_each(|s| drop(s.remove(name)));
+        for section in sections.iter_mut() {
+            section.remove(name);
+        }
         if content > 0 {
-            sections[usize::from(content % 2)].insert(resource(t, name, &format!("{name}{content}")));
+            sections[usize::from(content % 2)].insert(resource(
+                t,
+                name,
+                &format!("{name}{content}"),
+            ));
         }
     }
 
@@ -67,9 +73,19 @@ fn applies(how: u8, i: usize) -> bool {
 /// One variant of the protocol, as client and link.
 trait Variant {
     type Session: Protocol;
-    fn subscribe(side: &mut Side, t: &TypeUrl, name: Option<&str>, add: bool) -> <Self::Session as Protocol>::Request;
+    fn subscribe(
+        side: &mut Side,
+        t: &TypeUrl,
+        name: Option<&str>,
+        add: bool,
+    ) -> <Self::Session as Protocol>::Request;
     /// Applies a response and answers it; returns the names it carried.
-    fn take(side: &mut Side, t: &TypeUrl, message: bytes::Bytes, how: u8) -> (<Self::Session as Protocol>::Request, Vec<String>);
+    fn take(
+        side: &mut Side,
+        t: &TypeUrl,
+        message: bytes::Bytes,
+        how: u8,
+    ) -> (<Self::Session as Protocol>::Request, Vec<String>);
     fn reconnect(side: &mut Side, t: &TypeUrl) -> <Self::Session as Protocol>::Request;
     fn nonsense(t: &TypeUrl, which: u8) -> <Self::Session as Protocol>::Request;
 }
@@ -79,8 +95,16 @@ struct DeltaVariant;
 impl Variant for DeltaVariant {
     type Session = pilotfish_xds::delta::Session;
 
-    fn subscribe(side: &mut Side, t: &TypeUrl, name: Option<&str>, add: bool) -> DeltaDiscoveryRequest {
-        let mut request = DeltaDiscoveryRequest { type_url: t.as_str().into(), ..DeltaDiscoveryRequest::default() };
+    fn subscribe(
+        side: &mut Side,
+        t: &TypeUrl,
+        name: Option<&str>,
+        add: bool,
+    ) -> DeltaDiscoveryRequest {
+        let mut request = DeltaDiscoveryRequest {
+            type_url: t.as_str().into(),
+            ..DeltaDiscoveryRequest::default()
+        };
         let first = !std::mem::replace(&mut side.started, true);
         match (name, add) {
             (None, true) if first && t.is_whole() => side.wildcard = true,
@@ -106,7 +130,12 @@ impl Variant for DeltaVariant {
         request
     }
 
-    fn take(side: &mut Side, t: &TypeUrl, message: bytes::Bytes, how: u8) -> (DeltaDiscoveryRequest, Vec<String>) {
+    fn take(
+        side: &mut Side,
+        t: &TypeUrl,
+        message: bytes::Bytes,
+        how: u8,
+    ) -> (DeltaDiscoveryRequest, Vec<String>) {
         let response = DeltaDiscoveryResponse::decode(message).unwrap();
         let mut seen = BTreeSet::new();
         for (i, r) in response.resources.iter().enumerate() {
@@ -127,7 +156,10 @@ impl Variant for DeltaVariant {
             error_detail: (how & 1 == 0).then(|| error("no")),
             ..DeltaDiscoveryRequest::default()
         };
-        (request, response.resources.into_iter().map(|r| r.name).collect())
+        (
+            request,
+            response.resources.into_iter().map(|r| r.name).collect(),
+        )
     }
 
     fn reconnect(side: &mut Side, t: &TypeUrl) -> DeltaDiscoveryRequest {
@@ -135,7 +167,11 @@ impl Variant for DeltaVariant {
         subscribe.extend(side.wildcard.then(|| "*".to_string()));
         DeltaDiscoveryRequest {
             type_url: t.as_str().into(),
-            resource_names_unsubscribe: if subscribe.is_empty() { vec!["*".into()] } else { vec![] },
+            resource_names_unsubscribe: if subscribe.is_empty() {
+                vec!["*".into()]
+            } else {
+                vec![]
+            },
             resource_names_subscribe: subscribe,
             initial_resource_versions: side.held.clone(),
             ..DeltaDiscoveryRequest::default()
@@ -196,16 +232,29 @@ impl Variant for SotwVariant {
         Self::request(side, t)
     }
 
-    fn take(side: &mut Side, t: &TypeUrl, message: bytes::Bytes, how: u8) -> (DiscoveryRequest, Vec<String>) {
+    fn take(
+        side: &mut Side,
+        t: &TypeUrl,
+        message: bytes::Bytes,
+        how: u8,
+    ) -> (DiscoveryRequest, Vec<String>) {
         let response = DiscoveryResponse::decode(message).unwrap();
         let mut carried = BTreeMap::new();
         for r in &response.resources {
             let content = String::from_utf8(r.value.to_vec()).unwrap();
             let version = Version::of(&r.encode_to_vec()).to_string();
-            assert!(carried.insert(content[..1].to_string(), version).is_none(), "{content} twice");
+            assert!(
+                carried.insert(content[..1].to_string(), version).is_none(),
+                "{content} twice"
+            );
         }
         if t.is_whole() {
-            let gone: Vec<_> = side.held.keys().filter(|n| !carried.contains_key(*n)).cloned().collect();
+            let gone: Vec<_> = side
+                .held
+                .keys()
+                .filter(|n| !carried.contains_key(*n))
+                .cloned()
+                .collect();
             for (i, name) in gone.iter().enumerate() {
                 if applies(how, i) {
                     side.held.remove(name);
@@ -219,7 +268,13 @@ impl Variant for SotwVariant {
         }
         side.nonce = response.nonce;
         let error_detail = (how & 1 == 0).then(|| error("no"));
-        (DiscoveryRequest { error_detail, ..Self::request(side, t) }, carried.into_keys().collect())
+        (
+            DiscoveryRequest {
+                error_detail,
+                ..Self::request(side, t)
+            },
+            carried.into_keys().collect(),
+        )
     }
 
     fn reconnect(side: &mut Side, t: &TypeUrl) -> DiscoveryRequest {
@@ -256,7 +311,10 @@ struct Link<V: Variant> {
 
 impl<V: Variant> Link<V> {
     fn session(stream: u32) -> V::Session {
-        V::Session::new(SessionConfig { stream, ..SessionConfig::default() })
+        V::Session::new(SessionConfig {
+            stream,
+            ..SessionConfig::default()
+        })
     }
 
     fn new() -> Self {
@@ -278,7 +336,13 @@ impl<V: Variant> Link<V> {
     fn server_reads(&mut self) {
         if let Some(request) = self.up.pop_front() {
             let reply = self.session.on_request(request).unwrap();
-            if self.session.watches().get(&reply.type_url).unwrap().wants_answer() {
+            if self
+                .session
+                .watches()
+                .get(&reply.type_url)
+                .unwrap()
+                .wants_answer()
+            {
                 self.push(&reply.type_url);
             }
         }
@@ -292,13 +356,22 @@ impl<V: Variant> Link<V> {
 
     /// Pushes unless a response is unanswered.
     fn push_paced(&mut self, t: &TypeUrl) {
-        if self.session.watches().get(t).is_some_and(|w| !w.in_flight()) {
+        if self
+            .session
+            .watches()
+            .get(t)
+            .is_some_and(|w| !w.in_flight())
+        {
             self.push(t);
         }
     }
 
     fn withdraw(&mut self, t: &TypeUrl) {
-        if self.session.watches().get(t).is_some_and(|w| !w.in_flight())
+        if self
+            .session
+            .watches()
+            .get(t)
+            .is_some_and(|w| !w.in_flight())
             && let Some(r) = self.session.withdraw(t)
         {
             self.down.push_back((t.clone(), r.frames.message()));
@@ -306,15 +379,23 @@ impl<V: Variant> Link<V> {
     }
 
     fn client_reads(&mut self, how: u8) {
-        let Some((t, message)) = self.down.pop_front() else { return };
+        let Some((t, message)) = self.down.pop_front() else {
+            return;
+        };
         let side = self.sides.entry(t.clone()).or_default();
         let before = side.held.clone();
         let (request, carried) = V::take(side, &t, message, how);
         if t == Cluster {
-            let changed = side.held.iter().filter(|(n, v)| before.get(*n) != Some(v)).map(|(n, _)| n.clone());
+            let changed = side
+                .held
+                .iter()
+                .filter(|(n, v)| before.get(*n) != Some(v))
+                .map(|(n, _)| n.clone());
             self.warming.extend(changed);
         } else if t == Endpoints && how & 1 == 1 {
-            carried.iter().for_each(|n| drop(self.warming.remove(n)));
+            for name in &carried {
+                self.warming.remove(name);
+            }
         }
         self.up.push_back(request);
     }
@@ -400,9 +481,16 @@ impl<V: Variant> Link<V> {
             let view = self.world.view(&Endpoints);
             let clusters = self.world.view(&Cluster);
             let waiting = self.warming.iter().filter(|n| {
-                endpoints.started && endpoints.wants(n) && view.get(n).is_some() && clusters.get(n).is_some()
+                endpoints.started
+                    && endpoints.wants(n)
+                    && view.get(n).is_some()
+                    && clusters.get(n).is_some()
             });
-            assert_eq!(waiting.collect::<Vec<_>>(), Vec::<&String>::new(), "clusters wait for their endpoints");
+            assert_eq!(
+                waiting.collect::<Vec<_>>(),
+                Vec::<&String>::new(),
+                "clusters wait for their endpoints"
+            );
         }
     }
 }
@@ -411,13 +499,23 @@ fn history() -> impl Strategy<Value = Vec<(u8, u8, u8, u8)>> {
     proptest::collection::vec(any::<(u8, u8, u8, u8)>(), 0..150)
 }
 
+/// `MODEL_CASES` overrides how many histories are tried.
+fn cases() -> u32 {
+    std::env::var("MODEL_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(2000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn delta_converges(history in history()) {
         let mut link = Link::<DeltaVariant>::new();
-        history.into_iter().for_each(|action| link.act(action));
+        for action in history {
+            link.act(action);
+        }
         link.settle();
         link.check(true);
     }
@@ -425,7 +523,9 @@ proptest! {
     #[test]
     fn state_of_the_world_converges(history in history()) {
         let mut link = Link::<SotwVariant>::new();
-        history.into_iter().for_each(|action| link.act(action));
+        for action in history {
+            link.act(action);
+        }
         link.settle();
         link.check(false);
     }

@@ -16,21 +16,32 @@ fn listeners_and_clusters_are_complete_and_sent_on_change_only() {
     assert_eq!(contents(&Listener, AB, &first), ["a", "b"]);
     s.ack(&first, &[]);
     assert!(s.push(&Listener, &view(&Listener, AB)).is_none());
-    let second = s.push(&Listener, &view(&Listener, &[("a", "a2"), ("b", "b1")])).unwrap();
+    let second = s
+        .push(&Listener, &view(&Listener, &[("a", "a2"), ("b", "b1")]))
+        .unwrap();
     assert_eq!(contents(&Listener, AB, &second), ["a2", "b"]);
     assert_ne!(first.version_info, second.version_info);
     s.ack(&second, &[]);
     let third = s.push(&Listener, &view(&Listener, AB)).unwrap();
-    assert_eq!(third.version_info, first.version_info, "the version is the content");
+    assert_eq!(
+        third.version_info, first.version_info,
+        "the version is the content"
+    );
     s.ack(&third, &[]);
-    assert_eq!(s.push(&Listener, &View::default()).unwrap().resources.len(), 0);
+    assert_eq!(
+        s.push(&Listener, &View::default()).unwrap().resources.len(),
+        0
+    );
 }
 
 #[test]
 fn a_first_request_is_answered_even_if_there_is_nothing() {
     for t in [Cluster, Listener, Route, Endpoints] {
         let mut s = Sotw::new();
-        s.request(DiscoveryRequest { version_info: "held".into(), ..crate::support::sotw(&t, &["x"]) });
+        s.request(DiscoveryRequest {
+            version_info: "held".into(),
+            ..crate::support::sotw(&t, &["x"])
+        });
         let first = s.push(&t, &View::default()).unwrap();
         assert!(first.resources.is_empty());
         s.ack(&first, &["x"]);
@@ -50,7 +61,10 @@ fn endpoints_and_routes_are_sent_by_name_and_never_deleted_by_leaving_out() {
         let second = s.push(&t, &view(&t, &[("b", "b2"), ("c", "c2")])).unwrap();
         assert_eq!(contents(&t, all, &second), ["b2"]);
         s.ack(&second, &["a", "b", "later"]);
-        assert!(s.push(&t, &view(&t, &[("c", "c2")])).is_none(), "a removal alone is not news");
+        assert!(
+            s.push(&t, &view(&t, &[("c", "c2")])).is_none(),
+            "a removal alone is not news"
+        );
         let third = s.push(&t, &view(&t, &[("later", "l1")])).unwrap();
         assert_eq!(contents(&t, all, &third), ["l1"]);
     }
@@ -66,11 +80,17 @@ fn a_stale_nonce_is_not_answered() {
     let v2 = view(&Endpoints, &[("a", "a2"), ("b", "b1")]);
     let second = s.push(&Endpoints, &v2).unwrap();
     assert_eq!(s.request(sotw_ack(&first, &["a", "b"])), Verdict::Stale);
-    let nack = DiscoveryRequest { error_detail: Some(error("late")), ..sotw_ack(&first, &["a"]) };
+    let nack = DiscoveryRequest {
+        error_detail: Some(error("late")),
+        ..sotw_ack(&first, &["a"])
+    };
     assert_eq!(s.request(nack), Verdict::Stale);
     assert!(s.push(&Endpoints, &v2).is_none());
     s.ack(&second, &["a", "b"]);
-    assert_eq!(contents(&Endpoints, AB, &s.push(&Endpoints, &v2).unwrap()), ["b"]);
+    assert_eq!(
+        contents(&Endpoints, AB, &s.push(&Endpoints, &v2).unwrap()),
+        ["b"]
+    );
 }
 
 #[test]
@@ -89,7 +109,10 @@ fn wildcard_to_named_to_empty_is_unsubscribed() {
     let r = s.push(&Cluster, &all).unwrap();
     assert_eq!(contents(&Cluster, AB, &r), ["a", "b"]);
     s.ack(&r, &[]);
-    assert!(s.push(&Cluster, &view(&Cluster, &[("a", "a3")])).is_none(), "the star was taken back");
+    assert!(
+        s.push(&Cluster, &view(&Cluster, &[("a", "a3")])).is_none(),
+        "the star was taken back"
+    );
 }
 
 #[test]
@@ -98,7 +121,13 @@ fn an_empty_list_stays_a_wildcard_while_nothing_was_named() {
     s.subscribe(&Cluster, &[]);
     let r = s.push(&Cluster, &view(&Cluster, AB)).unwrap();
     s.ack(&r, &[]);
-    assert_eq!(s.push(&Cluster, &view(&Cluster, &[("a", "a2")])).unwrap().resources.len(), 1);
+    assert_eq!(
+        s.push(&Cluster, &view(&Cluster, &[("a", "a2")]))
+            .unwrap()
+            .resources
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -110,7 +139,10 @@ fn names_subscribed_again_are_sent_again() {
     s.ack(&r, &["a"]);
     assert!(s.push(&Endpoints, &all).is_none());
     s.request(sotw_ack(&r, &["a", "b"]));
-    assert_eq!(contents(&Endpoints, AB, &s.push(&Endpoints, &all).unwrap()), ["b"]);
+    assert_eq!(
+        contents(&Endpoints, AB, &s.push(&Endpoints, &all).unwrap()),
+        ["b"]
+    );
 }
 
 #[test]
@@ -137,10 +169,18 @@ fn a_rejected_version_is_not_sent_again_until_the_content_changes() {
     let r = s.push(&Endpoints, &bad).unwrap();
     s.nack(&r, &["a", "b"]);
     assert!(s.push(&Endpoints, &bad).is_none());
-    let r = s.push(&Endpoints, &view(&Endpoints, &[("a", "a3"), ("b", "b2")])).unwrap();
-    assert_eq!(contents(&Endpoints, &[], &r), ["a3", "b2"], "what came with the bad one was rejected with it");
+    let r = s
+        .push(&Endpoints, &view(&Endpoints, &[("a", "a3"), ("b", "b2")]))
+        .unwrap();
+    assert_eq!(
+        contents(&Endpoints, &[], &r),
+        ["a3", "b2"],
+        "what came with the bad one was rejected with it"
+    );
     s.ack(&r, &["a", "b"]);
-    let r = s.push(&Endpoints, &view(&Endpoints, &[("a", "a4"), ("b", "b2")])).unwrap();
+    let r = s
+        .push(&Endpoints, &view(&Endpoints, &[("a", "a4"), ("b", "b2")]))
+        .unwrap();
     assert_eq!(contents(&Endpoints, &[], &r), ["a4"]);
 }
 
@@ -150,7 +190,14 @@ fn a_rejection_may_change_the_subscription() {
     s.subscribe(&Endpoints, &["a"]);
     let r = s.push(&Endpoints, &view(&Endpoints, AB)).unwrap();
     s.nack(&r, &["a", "b"]);
-    assert_eq!(contents(&Endpoints, AB, &s.push(&Endpoints, &view(&Endpoints, AB)).unwrap()), ["a", "b"]);
+    assert_eq!(
+        contents(
+            &Endpoints,
+            AB,
+            &s.push(&Endpoints, &view(&Endpoints, AB)).unwrap()
+        ),
+        ["a", "b"]
+    );
 }
 
 #[test]
@@ -158,9 +205,18 @@ fn nonces_of_another_stream_make_a_first_request() {
     let mut old = Sotw::new();
     old.subscribe(&Listener, &[]);
     let r = old.push(&Listener, &view(&Listener, AB)).unwrap();
-    let mut s = Sotw(pilotfish_xds::sotw::Session::new(SessionConfig { stream: 9, ..SessionConfig::default() }));
+    let mut s = Sotw(pilotfish_xds::sotw::Session::new(SessionConfig {
+        stream: 9,
+        ..SessionConfig::default()
+    }));
     assert_eq!(s.request(sotw_ack(&r, &[])), Verdict::None);
-    assert_eq!(s.push(&Listener, &view(&Listener, AB)).unwrap().resources.len(), 2);
+    assert_eq!(
+        s.push(&Listener, &view(&Listener, AB))
+            .unwrap()
+            .resources
+            .len(),
+        2
+    );
     assert_eq!(s.request(sotw_ack(&r, &[])), Verdict::Stale);
 }
 
@@ -170,14 +226,21 @@ fn changed_clusters_are_followed_by_their_endpoints() {
     let endpoints = view(&Endpoints, AB);
     s.subscribe(&Cluster, &[]);
     s.subscribe(&Endpoints, &["a", "b"]);
-    let r = s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")])).unwrap();
+    let r = s
+        .push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "1")]))
+        .unwrap();
     s.ack(&r, &[]);
     let r = s.push(&Endpoints, &endpoints).unwrap();
     s.ack(&r, &["a", "b"]);
-    let r = s.push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "2")])).unwrap();
+    let r = s
+        .push(&Cluster, &view(&Cluster, &[("a", "1"), ("b", "2")]))
+        .unwrap();
     assert_eq!(r.resources.len(), 2);
     s.ack(&r, &[]);
-    assert_eq!(contents(&Endpoints, AB, &s.push(&Endpoints, &endpoints).unwrap()), ["b"]);
+    assert_eq!(
+        contents(&Endpoints, AB, &s.push(&Endpoints, &endpoints).unwrap()),
+        ["b"]
+    );
 }
 
 #[test]
@@ -187,15 +250,26 @@ fn clusters_are_removed_after_what_refers_to_them() {
     s.subscribe(&Route, &["r"]);
     let r = s.push(&Cluster, &view(&Cluster, AB)).unwrap();
     s.ack(&r, &[]);
-    let r = s.push(&Cluster, &view(&Cluster, &[("b", "b1"), ("c", "c1")])).unwrap();
-    assert_eq!(contents(&Cluster, AB, &r), ["b", "c1", "a"], "new and old together");
+    let r = s
+        .push(&Cluster, &view(&Cluster, &[("b", "b1"), ("c", "c1")]))
+        .unwrap();
+    assert_eq!(
+        contents(&Cluster, AB, &r),
+        ["b", "c1", "a"],
+        "new and old together"
+    );
     s.ack(&r, &[]);
     let r = s.withdraw(&Cluster).unwrap();
     assert_eq!(contents(&Cluster, AB, &r), ["b", "c1"]);
     s.ack(&r, &[]);
     assert!(s.withdraw(&Cluster).is_none());
-    assert!(s.push(&Cluster, &view(&Cluster, &[("b", "b1")])).is_none(), "a removal alone waits");
-    let r = s.push(&Cluster, &view(&Cluster, &[("b", "b1"), ("c", "c2")])).unwrap();
+    assert!(
+        s.push(&Cluster, &view(&Cluster, &[("b", "b1")])).is_none(),
+        "a removal alone waits"
+    );
+    let r = s
+        .push(&Cluster, &view(&Cluster, &[("b", "b1"), ("c", "c2")]))
+        .unwrap();
     assert_eq!(contents(&Cluster, AB, &r), ["b", "c2"], "no name twice");
     assert!(s.withdraw(&Cluster).is_none());
 }

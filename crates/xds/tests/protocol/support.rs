@@ -12,22 +12,28 @@ use pilotfish_protos::envoy::service::discovery::v3::{
 };
 use pilotfish_protos::google::rpc::Status as RpcStatus;
 use pilotfish_xds::{
-    Configuration, Generation, Limits, Peer, Protocol, Resource, ResourceSet, Server, SessionConfig, TypeUrl, View,
+    Configuration, Generation, Limits, Peer, Protocol, Resource, ResourceSet, Server,
+    SessionConfig, TypeUrl, View,
 };
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
-pub(crate) const ADS_DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
-pub(crate) const ADS_SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+pub(crate) const ADS_DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+pub(crate) const ADS_SOTW: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 pub(crate) fn resource(t: &TypeUrl, name: &str, content: &str) -> Arc<Resource> {
     Resource::wrap(t.as_str(), name.into(), content.as_bytes(), Arc::from([]))
 }
 
 pub(crate) fn set(t: &TypeUrl, entries: &[(&str, &str)]) -> ResourceSet {
-    entries.iter().map(|(name, content)| resource(t, name, content)).collect()
+    entries
+        .iter()
+        .map(|(name, content)| resource(t, name, content))
+        .collect()
 }
 
 /// A view with one section.
@@ -36,7 +42,11 @@ pub(crate) fn view(t: &TypeUrl, entries: &[(&str, &str)]) -> View {
 }
 
 pub(crate) fn error(message: &str) -> RpcStatus {
-    RpcStatus { code: 3, message: message.into(), ..RpcStatus::default() }
+    RpcStatus {
+        code: 3,
+        message: message.into(),
+        ..RpcStatus::default()
+    }
 }
 
 pub(crate) fn strings(names: &[&str]) -> Vec<String> {
@@ -44,11 +54,18 @@ pub(crate) fn strings(names: &[&str]) -> Vec<String> {
 }
 
 /// Names and contents of a state-of-the-world response.
-pub(crate) fn contents(t: &TypeUrl, known: &[(&str, &str)], response: &DiscoveryResponse) -> Vec<String> {
+pub(crate) fn contents(
+    t: &TypeUrl,
+    known: &[(&str, &str)],
+    response: &DiscoveryResponse,
+) -> Vec<String> {
     assert_eq!(response.type_url, t.as_str());
     let find = |any: &pilotfish_protos::google::protobuf::Any| {
         let content = String::from_utf8(any.value.to_vec()).unwrap();
-        known.iter().find(|(_, c)| *c == content).map_or(content.clone(), |(n, _)| (*n).to_string())
+        known
+            .iter()
+            .find(|(_, c)| *c == content)
+            .map_or(content.clone(), |(n, _)| (*n).to_string())
     };
     response.resources.iter().map(find).collect()
 }
@@ -81,17 +98,29 @@ impl Delta {
 
     pub(crate) fn ack(&mut self, response: &DeltaDiscoveryResponse) {
         let verdict = self.request(delta_ack(response));
-        assert!(matches!(verdict, pilotfish_xds::Verdict::Ack(_)), "{verdict:?}");
+        assert!(
+            matches!(verdict, pilotfish_xds::Verdict::Ack(_)),
+            "{verdict:?}"
+        );
     }
 
     pub(crate) fn nack(&mut self, response: &DeltaDiscoveryResponse) {
-        let request = DeltaDiscoveryRequest { error_detail: Some(error("bad")), ..delta_ack(response) };
-        assert!(matches!(self.request(request), pilotfish_xds::Verdict::Nack(_)));
+        let request = DeltaDiscoveryRequest {
+            error_detail: Some(error("bad")),
+            ..delta_ack(response)
+        };
+        assert!(matches!(
+            self.request(request),
+            pilotfish_xds::Verdict::Nack(_)
+        ));
     }
 
     /// Whether a request waits for a response.
     pub(crate) fn wants(&self, t: &TypeUrl) -> bool {
-        self.0.watches().get(t).is_some_and(pilotfish_xds::Watch::wants_answer)
+        self.0
+            .watches()
+            .get(t)
+            .is_some_and(pilotfish_xds::Watch::wants_answer)
     }
 }
 
@@ -144,17 +173,30 @@ impl Sotw {
 
     pub(crate) fn ack(&mut self, response: &DiscoveryResponse, names: &[&str]) {
         let verdict = self.request(sotw_ack(response, names));
-        assert!(matches!(verdict, pilotfish_xds::Verdict::Ack(_)), "{verdict:?}");
+        assert!(
+            matches!(verdict, pilotfish_xds::Verdict::Ack(_)),
+            "{verdict:?}"
+        );
     }
 
     pub(crate) fn nack(&mut self, response: &DiscoveryResponse, names: &[&str]) {
-        let request = DiscoveryRequest { error_detail: Some(error("bad")), ..sotw_ack(response, names) };
-        assert!(matches!(self.request(request), pilotfish_xds::Verdict::Nack(_)));
+        let request = DiscoveryRequest {
+            error_detail: Some(error("bad")),
+            ..sotw_ack(response, names)
+        };
+        assert!(matches!(
+            self.request(request),
+            pilotfish_xds::Verdict::Nack(_)
+        ));
     }
 }
 
 pub(crate) fn sotw(t: &TypeUrl, names: &[&str]) -> DiscoveryRequest {
-    DiscoveryRequest { type_url: t.as_str().into(), resource_names: strings(names), ..DiscoveryRequest::default() }
+    DiscoveryRequest {
+        type_url: t.as_str().into(),
+        resource_names: strings(names),
+        ..DiscoveryRequest::default()
+    }
 }
 
 pub(crate) fn sotw_ack(response: &DiscoveryResponse, names: &[&str]) -> DiscoveryRequest {
@@ -222,7 +264,13 @@ impl Configuration for Fake {
         if !t.is_known() || *t == TypeUrl::Workload {
             return View::unknown();
         }
-        View::new([self.sets.lock().unwrap().get(t).cloned().unwrap_or_default()])
+        View::new([self
+            .sets
+            .lock()
+            .unwrap()
+            .get(t)
+            .cloned()
+            .unwrap_or_default()])
     }
 
     fn generation(&self) -> watch::Receiver<Generation> {
@@ -241,7 +289,11 @@ pub(crate) struct Running {
 
 /// Limits that do not get into a test's way.
 pub(crate) fn limits() -> Limits {
-    Limits { new_streams_per_second: 100_000, new_streams_burst: 100_000, ..Limits::default() }
+    Limits {
+        new_streams_per_second: 100_000,
+        new_streams_burst: 100_000,
+        ..Limits::default()
+    }
 }
 
 impl Running {
@@ -261,7 +313,13 @@ impl Running {
                     .await;
             }
         });
-        Self { fake, server, address, stop: Some(stop), task }
+        Self {
+            fake,
+            server,
+            address,
+            stop: Some(stop),
+            task,
+        }
     }
 
     pub(crate) async fn delta(&self) -> Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse> {
@@ -275,12 +333,19 @@ impl Running {
     /// Shuts down and waits for the end.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
-        tokio::time::timeout(Duration::from_secs(20), &mut self.task).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(20), &mut self.task)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
 pub(crate) async fn channel(address: SocketAddr) -> tonic::transport::Channel {
-    tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+    tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// A raw client of one stream.
@@ -298,14 +363,25 @@ where
         Self::open_on(channel(address).await, path).await
     }
 
-    pub(crate) async fn open_on(channel: tonic::transport::Channel, path: &'static str) -> Result<Self, Status> {
+    pub(crate) async fn open_on(
+        channel: tonic::transport::Channel,
+        path: &'static str,
+    ) -> Result<Self, Status> {
         let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(1 << 30);
-        grpc.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+        grpc.ready()
+            .await
+            .map_err(|e| Status::unavailable(e.to_string()))?;
         let (requests, stream) = mpsc::channel(64);
         let codec = tonic_prost::ProstCodec::<Q, R>::default();
         let request = tonic::Request::new(ReceiverStream::new(stream));
-        let responses = grpc.streaming(request, http::uri::PathAndQuery::from_static(path), codec).await?.into_inner();
-        Ok(Self { requests, responses })
+        let responses = grpc
+            .streaming(request, http::uri::PathAndQuery::from_static(path), codec)
+            .await?
+            .into_inner();
+        Ok(Self {
+            requests,
+            responses,
+        })
     }
 
     pub(crate) async fn send(&self, request: Q) {
@@ -314,19 +390,26 @@ where
 
     pub(crate) async fn next(&mut self) -> R {
         let response = tokio::time::timeout(Duration::from_secs(5), self.responses.message()).await;
-        response.expect("no response in time").expect("stream failed").expect("stream ended")
+        response
+            .expect("no response in time")
+            .expect("stream failed")
+            .expect("stream ended")
     }
 
     /// Nothing comes for a while.
     pub(crate) async fn silent(&mut self) {
-        let response = tokio::time::timeout(Duration::from_millis(100), self.responses.message()).await;
+        let response =
+            tokio::time::timeout(Duration::from_millis(100), self.responses.message()).await;
         assert!(response.is_err(), "unexpected: {response:?}");
     }
 
     /// How the stream ends, after what is still to come.
     pub(crate) async fn end(&mut self) -> Code {
         loop {
-            match tokio::time::timeout(Duration::from_secs(10), self.responses.message()).await.expect("no end in time") {
+            match tokio::time::timeout(Duration::from_secs(10), self.responses.message())
+                .await
+                .expect("no end in time")
+            {
                 Ok(Some(_)) => {}
                 Ok(None) => return Code::Ok,
                 Err(status) => return status.code(),
@@ -336,12 +419,19 @@ where
 }
 
 pub(crate) fn node(id: &str) -> Option<Node> {
-    Some(Node { id: id.into(), ..Node::default() })
+    Some(Node {
+        id: id.into(),
+        ..Node::default()
+    })
 }
 
 impl Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse> {
     pub(crate) async fn first(&self, t: &TypeUrl, names: &[&str]) {
-        self.send(DeltaDiscoveryRequest { node: node("proxy"), ..delta(t, names, &[]) }).await;
+        self.send(DeltaDiscoveryRequest {
+            node: node("proxy"),
+            ..delta(t, names, &[])
+        })
+        .await;
     }
 
     /// The next response, accepted.
@@ -354,7 +444,11 @@ impl Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse> {
 
 impl Client<DiscoveryRequest, DiscoveryResponse> {
     pub(crate) async fn first(&self, t: &TypeUrl, names: &[&str]) {
-        self.send(DiscoveryRequest { node: node("proxy"), ..sotw(t, names) }).await;
+        self.send(DiscoveryRequest {
+            node: node("proxy"),
+            ..sotw(t, names)
+        })
+        .await;
     }
 
     /// The next response, accepted with these names.
