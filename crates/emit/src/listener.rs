@@ -1,5 +1,6 @@
 //! Listeners, their chains and the network filters in them.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use pilotfish_ir as ir;
@@ -120,18 +121,36 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
             .then(|| value::u32(1)),
         ..Default::default()
     };
+    out.filter_chains
+        .extend(closed_ports(&listener.chains, dialect));
     if out.filter_chains.is_empty()
         && out.default_filter_chain.is_none()
         && !listener.chains.is_empty()
     {
-        // All it served needs a certificate that nobody gives this proxy. Envoy takes no listener without a chain, so
-        // connections are accepted and closed.
-        out.filter_chains.push(pb::FilterChain {
-            filters: vec![refuse()],
-            ..Default::default()
-        });
+        // Nothing is left to serve, and Envoy takes no listener without a chain.
+        out.filter_chains.push(refusal(None));
     }
     out
+}
+
+/// Chains that close the ports of which nothing is left, because all they served needs a certificate that nobody gives
+/// this proxy. Without them a port that demands mutual TLS would fall through to a chain that takes plain text.
+fn closed_ports(chains: &[Chain], dialect: &Dialect) -> Vec<pb::FilterChain> {
+    let (served, dropped): (Vec<_>, Vec<_>) = chains.iter().partition(|c| {
+        c.tls
+            .as_ref()
+            .is_none_or(|security| tls::can_serve(security, dialect))
+    });
+    let ports = |chains: &[&Chain]| {
+        chains
+            .iter()
+            .filter_map(|c| c.matches.port)
+            .collect::<BTreeSet<_>>()
+    };
+    ports(&dropped)
+        .difference(&ports(&served))
+        .map(|port| refusal(Some(*port)))
+        .collect()
 }
 
 /// The flag, where it is set.
@@ -372,7 +391,18 @@ fn sni_forward_proxy(cache: &DnsCache) -> pb::Filter {
     )
 }
 
-/// Closes every connection.
+/// A chain that closes every connection, to one port or to all.
+fn refusal(port: Option<u16>) -> pb::FilterChain {
+    pb::FilterChain {
+        filter_chain_match: port.map(|port| pb::FilterChainMatch {
+            destination_port: Some(value::u32(port.into())),
+            ..Default::default()
+        }),
+        filters: vec![refuse()],
+        ..Default::default()
+    }
+}
+
 fn refuse() -> pb::Filter {
     let nowhere = names::cluster_name(&ClusterName::BlackHole);
     let config = filters::tcp_proxy::v3::TcpProxy {

@@ -74,10 +74,17 @@ pub(crate) fn upstream(security: &UpstreamTls, dialect: &Dialect) -> Upstream {
     }
 }
 
+/// Whether the proxy can terminate this TLS.
+pub(crate) fn can_serve(security: &DownstreamTls, dialect: &Dialect) -> bool {
+    dialect.mesh_identity() || !matches!(security, DownstreamTls::Mutual(_))
+}
+
 /// The socket of a chain, or `None` if the proxy cannot terminate this TLS.
 pub(crate) fn downstream(security: &DownstreamTls, dialect: &Dialect) -> Option<TransportSocket> {
+    if !can_serve(security, dialect) {
+        return None;
+    }
     let context = match security {
-        DownstreamTls::Mutual(_) if !dialect.mesh_identity() => return None,
         DownstreamTls::Mutual(mutual) => mesh_server(mutual),
         DownstreamTls::Server {
             certificate,

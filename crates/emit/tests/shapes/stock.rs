@@ -139,3 +139,41 @@ fn credentials_come_from_the_control_plane() {
     let roots = json!({"trustedCa": {"filename": "/etc/ssl/certs/ca-certificates.crt"}});
     assert_eq!(context["validationContext"], roots);
 }
+
+#[test]
+fn a_strict_port_does_not_fall_through_to_plain_text() {
+    let on = |port, secure: bool| {
+        let mut chain = chain("", Handler::Tcp(tcp(web(80), Side::Server)));
+        chain.matches.port = port;
+        chain.tls = secure.then(mesh_server);
+        chain
+    };
+    let chains = vec![
+        on(Some(8080), true),
+        on(Some(9090), true),
+        on(Some(9090), false),
+        on(None, false),
+    ];
+    let inbound = listener("virtualInbound", "0.0.0.0", 15006, chains);
+    let emitted = body(&pilotfish_emit::listener(&inbound, &stock()));
+    let served: Vec<_> = emitted["filterChains"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| {
+            (
+                c["filterChainMatch"]["destinationPort"].as_u64(),
+                &c["filters"][0]["typedConfig"]["cluster"],
+            )
+        })
+        .collect();
+    let web = json!("outbound|80||web.shop.svc.cluster.local");
+    assert_eq!(
+        served,
+        [
+            (Some(9090), &web),
+            (None, &web),
+            (Some(8080), &json!("BlackHoleCluster"))
+        ]
+    );
+}
