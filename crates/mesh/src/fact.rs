@@ -8,7 +8,8 @@ use crate::{ServiceId, Text};
 pub enum Fact {
     /// Mesh configuration, networks and settings.
     Mesh,
-    /// Which services exist, in which order, with which ports and visibility: the list, not their other contents.
+    /// Which services exist, in which order, with which ports, addresses, resolution and visibility: the list, not their
+    /// labels, selectors, aliases, identities or preferences.
     Services,
     /// One service.
     Service(ServiceId),
@@ -32,6 +33,8 @@ pub enum Fact {
     Gateways,
     /// Sidecar objects of a namespace.
     Sidecars(Text),
+    /// Gateways between networks.
+    NetworkGateways,
     /// The workload at an address.
     Workload(Text),
 }

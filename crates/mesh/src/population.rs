@@ -4,12 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pilotfish_config::core::{
-    AddressType, Endpoint as SliceEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
-    Endpoints, IntOrString, Pod, Protocol as Transport, Service as KubeService, TargetRef,
-};
+use pilotfish_config::core::{IntOrString, Pod, Protocol as Transport, Service as KubeService};
 use pilotfish_config::networking::{ServiceEntry, ServicePort, WorkloadEntry};
-use pilotfish_config::{Kind, Object, ObjectKey};
+use pilotfish_config::{Kind, Object};
 
 use crate::declare::{entry_addresses, port_number};
 use crate::index::{self, Ref};
@@ -19,11 +16,6 @@ use crate::{
     Text,
 };
 
-/// Labels of a service that ask for sessions which survive draining.
-const PERSISTENT_SESSION: [&str; 2] = [
-    "istio.io/persistent-session",
-    "istio.io/persistent-session-header",
-];
 const UNIX: &str = "unix://";
 
 /// What a service has behind it.
@@ -38,14 +30,17 @@ pub(crate) struct Population {
 }
 
 /// Who says which port of the service an endpoint is for.
-enum PortKey {
+pub(crate) enum PortKey {
+    /// By name, as EndpointSlices do.
     Name(Text),
+    /// By number, as ServiceEntries do.
     Number(u16),
 }
 
-struct Found {
-    port: PortKey,
-    endpoint: Endpoint,
+/// An endpoint and the port it is for.
+pub(crate) struct Found {
+    pub(crate) port: PortKey,
+    pub(crate) endpoint: Endpoint,
 }
 
 /// A workload that may serve any port.
@@ -61,19 +56,6 @@ impl Candidate {
     fn unusable(&self) -> bool {
         self.endpoint.addresses.is_empty() && self.endpoint.network.is_empty()
     }
-}
-
-fn health(service: &Service, conditions: &EndpointConditions) -> EndpointHealth {
-    if conditions.ready != Some(false) {
-        return EndpointHealth::Healthy;
-    }
-    let sessions = PERSISTENT_SESSION
-        .iter()
-        .any(|label| service.labels.get(*label).is_some_and(|v| !v.is_empty()));
-    if sessions && conditions.serving != Some(false) && conditions.terminating != Some(false) {
-        return EndpointHealth::Draining;
-    }
-    EndpointHealth::Unhealthy
 }
 
 /// The port of a Kubernetes service behind its port `number`: a number, or the name that a workload gives it.
@@ -134,34 +116,6 @@ fn pod_ports(pod: &Pod) -> BTreeMap<Text, u16> {
         }
     }
     ports
-}
-
-/// The endpoints of an Endpoints object as if a slice had been mirrored from it.
-fn mirrored(endpoints: &Endpoints) -> Vec<EndpointSlice> {
-    let mut slices = Vec::new();
-    for subset in &endpoints.subsets {
-        let ready = subset.addresses.iter().map(|a| (a, true));
-        let not_ready = subset.not_ready_addresses.iter().map(|a| (a, false));
-        let endpoints = ready
-            .chain(not_ready)
-            .map(|(address, ready)| SliceEndpoint {
-                addresses: vec![address.ip.clone()],
-                conditions: EndpointConditions {
-                    ready: Some(ready),
-                    ..EndpointConditions::default()
-                },
-                hostname: address.hostname.clone(),
-                node_name: address.node_name.clone(),
-                target_ref: address.target_ref.clone(),
-                ..SliceEndpoint::default()
-            });
-        slices.push(EndpointSlice {
-            address_type: AddressType::default(),
-            ports: subset.ports.clone(),
-            endpoints: endpoints.collect(),
-        });
-    }
-    slices
 }
 
 impl View<'_> {
@@ -227,151 +181,6 @@ impl View<'_> {
             );
         }
         all.into_iter().collect()
-    }
-
-    fn of_slices(
-        &self,
-        object: &Object,
-        spec: &KubeService,
-        service: &Service,
-        found: &mut Vec<Found>,
-        refs: &mut BTreeSet<Ref>,
-    ) {
-        let namespace = &object.key.namespace;
-        let feeding: Vec<&Object> = self
-            .index
-            .feeding(namespace, &object.key.name)
-            .filter_map(|key| self.get(key))
-            .map(|object| &**object)
-            .collect();
-        let mut seen: BTreeSet<(Text, Text)> = BTreeSet::new();
-        let mut sliced = false;
-        for slice in feeding.iter().filter_map(|object| index::slice(object)) {
-            sliced = true;
-            self.of_slice(namespace, slice, spec, service, &mut seen, found, refs);
-        }
-        if sliced {
-            return;
-        }
-        for endpoints in feeding
-            .iter()
-            .filter_map(|object| object.get::<Endpoints>())
-        {
-            for slice in mirrored(endpoints) {
-                self.of_slice(namespace, &slice, spec, service, &mut seen, found, refs);
-            }
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one loop, split for its length")]
-    fn of_slice(
-        &self,
-        namespace: &Text,
-        slice: &EndpointSlice,
-        spec: &KubeService,
-        service: &Service,
-        seen: &mut BTreeSet<(Text, Text)>,
-        found: &mut Vec<Found>,
-        refs: &mut BTreeSet<Ref>,
-    ) {
-        if slice.address_type == AddressType::Fqdn {
-            return;
-        }
-        for item in &slice.endpoints {
-            for address in item.addresses.iter().filter(|a| !a.is_empty()) {
-                let of_pod = item.target_ref.as_ref().filter(|r| r.kind == "Pod");
-                let pod = self.slice_pod(namespace, address, of_pod, refs);
-                if pod.is_none() && of_pod.is_some() {
-                    continue;
-                }
-                let mut endpoint = match pod {
-                    Some((object, pod)) => self.pod_endpoint(object, pod, address),
-                    None => self.bare_endpoint(address),
-                };
-                endpoint.health = health(service, &item.conditions);
-                if let (true, Some(_), Some((_, pod))) = (self.settings.dual_stack, of_pod, pod)
-                    && spec.cluster_ips.len() > 1
-                    && pod.ips().nth(1).is_some()
-                {
-                    if slice.address_type == AddressType::Ipv6 {
-                        continue;
-                    }
-                    endpoint.addresses = pod.ips().map(Text::from).collect();
-                }
-                for EndpointPort { name, port, .. } in &slice.ports {
-                    let name = Text::from(name.as_str());
-                    if seen.insert((endpoint.addresses[0].clone(), name.clone())) {
-                        found.push(Found {
-                            port: PortKey::Name(name),
-                            endpoint: Endpoint {
-                                port: port.unwrap_or(0),
-                                ..endpoint.clone()
-                            },
-                        });
-                    }
-                }
-            }
-        }
-    }
-
-    /// The pod an address of a slice belongs to: the one it names, else one of the namespace that has the address.
-    fn slice_pod(
-        &self,
-        namespace: &Text,
-        address: &str,
-        named: Option<&TargetRef>,
-        refs: &mut BTreeSet<Ref>,
-    ) -> Option<(&Object, &Pod)> {
-        if let Some(named) = named {
-            let name = Text::from(named.name.as_str());
-            let namespace = match named.namespace.as_str() {
-                "" => namespace.clone(),
-                namespace => Text::from(namespace),
-            };
-            refs.insert(Ref::Pod(namespace.clone(), name.clone()));
-            let object = self.get(&ObjectKey::new(Kind::Pod, namespace, name))?;
-            let pod = object.get::<Pod>()?;
-            let failed = pod.phase == pilotfish_config::core::PodPhase::Failed;
-            return (!failed).then_some((&**object, pod));
-        }
-        let address = Text::from(address);
-        refs.insert(Ref::Address(namespace.clone(), address.clone()));
-        self.index
-            .at(&address)
-            .filter(|key| key.kind == Kind::Pod && key.namespace == *namespace)
-            .filter_map(|key| self.get(key))
-            .find_map(|object| {
-                let pod = object.get::<Pod>()?;
-                view::in_service(pod).then_some((&**object, pod))
-            })
-    }
-
-    /// An address of which nothing else is known.
-    fn bare_endpoint(&self, address: &str) -> Endpoint {
-        let network = self.network(&Labels::new(), address);
-        Endpoint {
-            addresses: vec![Text::from(address)],
-            port: 0,
-            health: EndpointHealth::Healthy,
-            locality: Locality::default(),
-            labels: view::augment(
-                &Labels::new(),
-                self.settings,
-                &Locality::default(),
-                "",
-                &network,
-            ),
-            network,
-            cluster: self.settings.cluster.clone(),
-            weight: 1,
-            mutual_tls: false,
-            workload: Text::default(),
-            namespace: Text::default(),
-            node: Text::default(),
-            hostname: Text::default(),
-            subdomain: Text::default(),
-            identity: Text::default(),
-        }
     }
 
     /// A WorkloadEntry, or an endpoint of a ServiceEntry, by the name it is known by.

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilotfish_config::mesh::MeshConfig;
+use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::{Diagnostic, ObjectKey};
 
 use crate::rules::Ranked;
-use crate::{Fact, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World};
+use crate::{
+    Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World,
+};
 
 /// Reads a [`World`] and remembers what was read: the facts (so that a change of one marks the reader's product as
 /// stale) and the objects (its provenance). Neither can be forgotten by the code that lowers.
@@ -63,14 +65,26 @@ impl<'w> Reader<'w> {
         &self.world.mesh
     }
 
+    /// Networks of the mesh.
+    pub fn networks(&self) -> &'w MeshNetworks {
+        self.note(Fact::Mesh);
+        &self.world.networks
+    }
+
+    /// Gateways between networks, by network and address.
+    pub fn network_gateways(&self) -> &'w [NetworkGateway] {
+        self.note(Fact::NetworkGateways);
+        &self.world.network_gateways
+    }
+
     /// Settings of the control plane.
     pub fn settings(&self) -> &'w Settings {
         self.note(Fact::Mesh);
         &self.world.settings
     }
 
-    /// All services, oldest first. Read their list attributes (id, ports, visibility) here; anything else through
-    /// [`Reader::service`], which records it.
+    /// All services, oldest first. Read their list attributes (id, ports, addresses, resolution, visibility; see
+    /// [`Fact::Services`]) here; anything else through [`Reader::service`], which records it.
     pub fn services(&self) -> &'w [Arc<Service>] {
         self.note(Fact::Services);
         &self.world.ordered

@@ -12,7 +12,7 @@ use crate::view::{NETWORK, node_locality, system_namespace};
 use crate::world::Update;
 use crate::{
     Fact, Labels, Protocol, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation,
-    index, rules,
+    index, network, rules,
 };
 
 /// What has to be derived again.
@@ -328,6 +328,18 @@ impl<'a> Step<'a> {
         }
         if !changes.is_empty() {
             self.lists(&changes);
+        }
+        let versions = changes
+            .iter()
+            .flat_map(|(old, new)| old.iter().copied().chain(new));
+        if self.facts.contains(&Fact::Mesh)
+            || versions.into_iter().any(|s| network::may_be_gateway(s))
+        {
+            let gateways = network::gateways(&self.next);
+            if *self.next.network_gateways != gateways {
+                self.next.network_gateways = Arc::new(gateways);
+                self.facts.insert(Fact::NetworkGateways);
+            }
         }
     }
 

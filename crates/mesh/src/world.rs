@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::rules::Ranked;
 use crate::update;
 use crate::view::View;
-use crate::{Fact, Service, ServiceEndpoints, ServiceId, Text, Workload};
+use crate::{Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Text, Workload};
 
 /// Switches of the control plane that shape its output; set once at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub struct World {
     pub(crate) gateways: Ranked,
     pub(crate) sidecars: OrdMap<Text, Ranked>,
     pub(crate) workloads: OrdMap<Text, Arc<Workload>>,
+    pub(crate) network_gateways: Arc<Vec<NetworkGateway>>,
     /// What all of it was derived from.
     pub(crate) snapshot: Snapshot,
     pub(crate) index: Index,
@@ -94,6 +95,7 @@ impl World {
             gateways: Arc::default(),
             sidecars: OrdMap::new(),
             workloads: OrdMap::new(),
+            network_gateways: Arc::default(),
             snapshot,
             index: Index::default(),
             aliases: Aliases::default(),
@@ -140,6 +142,11 @@ impl World {
     /// Workloads by address.
     pub fn workloads(&self) -> impl Iterator<Item = (&Text, &Arc<Workload>)> {
         self.workloads.iter()
+    }
+
+    /// Gateways between networks.
+    pub fn network_gateways(&self) -> &[NetworkGateway] {
+        &self.network_gateways
     }
 
     pub(crate) fn view(&self) -> View<'_> {

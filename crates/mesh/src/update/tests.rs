@@ -14,10 +14,17 @@ static VERSIONS: LazyLock<BTreeMap<ObjectKey, Vec<Arc<Object>>>> = LazyLock::new
     let mut versions: BTreeMap<ObjectKey, Vec<Arc<Object>>> = BTreeMap::new();
     for text in include_str!("tests.yaml").split("\n---\n") {
         let parsed = parse::documents(text, "tests.yaml");
-        assert!(!parsed.objects.is_empty(), "{text}: {:?}", parsed.diagnostics);
+        assert!(
+            !parsed.objects.is_empty(),
+            "{text}: {:?}",
+            parsed.diagnostics
+        );
         for object in parsed.objects {
             let version = Arc::new(object);
-            versions.entry(version.key.clone()).or_default().push(version);
+            versions
+                .entry(version.key.clone())
+                .or_default()
+                .push(version);
         }
     }
     versions
@@ -206,6 +213,9 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     );
     if !same_objects(&a.gateways, &b.gateways) {
         out.insert(Fact::Gateways);
+    }
+    if a.network_gateways != b.network_gateways {
+        out.insert(Fact::NetworkGateways);
     }
     if a.virtual_services.keys().ne(b.virtual_services.keys()) {
         out.insert(Fact::VirtualServiceHosts);

@@ -1,0 +1,98 @@
+//! Gateways between networks.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::view::NETWORK;
+use crate::{Registry, Service, Text, World};
+
+/// Port on which a gateway takes mutual TLS from other networks, unless its service says otherwise.
+const DEFAULT_PORT: u16 = 15443;
+const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+
+/// A way into a network from outside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetworkGateway {
+    /// The network behind it.
+    pub network: Text,
+    /// IP address.
+    pub address: Text,
+    /// Port that takes mutual TLS.
+    pub port: u16,
+    /// Cluster whose service it is; empty: written in the mesh networks.
+    pub cluster: Text,
+}
+
+/// Whether a service may be a gateway.
+pub(crate) fn may_be_gateway(service: &Service) -> bool {
+    service.registry == Registry::Kubernetes && !service.external_addresses.is_empty()
+}
+
+/// All gateways, by network and address. Those whose address is a name are left out: nobody resolves it.
+pub(crate) fn gateways(world: &World) -> Vec<NetworkGateway> {
+    let mut found = BTreeSet::new();
+    let networks = &world.networks.networks;
+    for (name, network) in networks {
+        for gateway in &network.gateways {
+            if let (Some(address), Ok(port)) = (&gateway.address, u16::try_from(gateway.port)) {
+                found.insert(NetworkGateway {
+                    network: Text::from(name.as_str()),
+                    address: Text::from(address.as_str()),
+                    port,
+                    cluster: Text::default(),
+                });
+            }
+        }
+    }
+    for service in world
+        .ordered
+        .iter()
+        .filter(|service| may_be_gateway(service))
+    {
+        for (network, port) in fronted(world, service) {
+            found.extend(
+                service
+                    .external_addresses
+                    .iter()
+                    .map(|address| NetworkGateway {
+                        network: network.clone(),
+                        address: address.clone(),
+                        port,
+                        cluster: world.settings.cluster.clone(),
+                    }),
+            );
+        }
+    }
+    let usable =
+        |gateway: &NetworkGateway| gateway.port > 0 && gateway.address.parse::<IpAddr>().is_ok();
+    found.into_iter().filter(usable).collect()
+}
+
+/// The networks that a service fronts, by its label, else by the mesh networks.
+fn fronted(world: &World, service: &Service) -> Vec<(Text, u16)> {
+    if let Some(network) = service.labels.get(NETWORK).filter(|n| !n.is_empty()) {
+        let said = service.labels.get(PORT_LABEL).and_then(|p| p.parse().ok());
+        let port = said.unwrap_or(DEFAULT_PORT);
+        return match service.port(port) {
+            Some(_) => vec![(network.clone(), port)],
+            None => Vec::new(),
+        };
+    }
+    let mut out = Vec::new();
+    for (name, network) in &world.networks.networks {
+        let ours = network
+            .endpoints
+            .iter()
+            .any(|e| e.from_registry.as_deref() == Some(&*world.settings.cluster));
+        if !ours {
+            continue;
+        }
+        let ports = network
+            .gateways
+            .iter()
+            .filter(|gateway| gateway.registry_service_name.as_deref() == Some(&*service.id.host))
+            .filter_map(|gateway| u16::try_from(gateway.port).ok());
+        out.extend(ports.map(|port| (Text::from(name.as_str()), port)));
+    }
+    out
+}

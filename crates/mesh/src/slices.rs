@@ -1,0 +1,209 @@
+//! Endpoints from EndpointSlices, and from Endpoints where there are none.
+
+use std::collections::BTreeSet;
+
+use pilotfish_config::core::{
+    AddressType, Endpoint as SliceEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
+    Endpoints, Pod, PodPhase, Service as KubeService, TargetRef,
+};
+use pilotfish_config::{Kind, Object, ObjectKey};
+
+use crate::index::{self, Ref};
+use crate::population::{Found, PortKey};
+use crate::view::{self, View};
+use crate::{Endpoint, EndpointHealth, Labels, Locality, Service, Text};
+
+/// Labels of a service that ask for sessions which survive draining.
+const PERSISTENT_SESSION: [&str; 2] = [
+    "istio.io/persistent-session",
+    "istio.io/persistent-session-header",
+];
+/// What the conditions of an endpoint mean. One that goes away is unhealthy, unless sessions may still end on it.
+fn health(service: &Service, conditions: &EndpointConditions) -> EndpointHealth {
+    if conditions.ready != Some(false) {
+        return EndpointHealth::Healthy;
+    }
+    let sessions = PERSISTENT_SESSION
+        .iter()
+        .any(|label| service.labels.get(*label).is_some_and(|v| !v.is_empty()));
+    if sessions && conditions.serving != Some(false) && conditions.terminating != Some(false) {
+        return EndpointHealth::Draining;
+    }
+    EndpointHealth::Unhealthy
+}
+
+/// The endpoints of an Endpoints object as if a slice had been mirrored from it.
+fn mirrored(endpoints: &Endpoints) -> Vec<EndpointSlice> {
+    let mut slices = Vec::new();
+    for subset in &endpoints.subsets {
+        let ready = subset.addresses.iter().map(|a| (a, true));
+        let not_ready = subset.not_ready_addresses.iter().map(|a| (a, false));
+        let endpoints = ready
+            .chain(not_ready)
+            .map(|(address, ready)| SliceEndpoint {
+                addresses: vec![address.ip.clone()],
+                conditions: EndpointConditions {
+                    ready: Some(ready),
+                    ..EndpointConditions::default()
+                },
+                hostname: address.hostname.clone(),
+                node_name: address.node_name.clone(),
+                target_ref: address.target_ref.clone(),
+                ..SliceEndpoint::default()
+            });
+        slices.push(EndpointSlice {
+            address_type: AddressType::default(),
+            ports: subset.ports.clone(),
+            endpoints: endpoints.collect(),
+        });
+    }
+    slices
+}
+
+impl View<'_> {
+    /// Endpoints of a Kubernetes service; `refs` learns whom they name.
+    pub(crate) fn of_slices(
+        &self,
+        object: &Object,
+        spec: &KubeService,
+        service: &Service,
+        found: &mut Vec<Found>,
+        refs: &mut BTreeSet<Ref>,
+    ) {
+        let namespace = &object.key.namespace;
+        let feeding: Vec<&Object> = self
+            .index
+            .feeding(namespace, &object.key.name)
+            .filter_map(|key| self.get(key))
+            .map(|object| &**object)
+            .collect();
+        let mut seen: BTreeSet<(Text, Text)> = BTreeSet::new();
+        let mut sliced = false;
+        for slice in feeding.iter().filter_map(|object| index::slice(object)) {
+            sliced = true;
+            self.of_slice(namespace, slice, spec, service, &mut seen, found, refs);
+        }
+        if sliced {
+            return;
+        }
+        for endpoints in feeding
+            .iter()
+            .filter_map(|object| object.get::<Endpoints>())
+        {
+            for slice in mirrored(endpoints) {
+                self.of_slice(namespace, &slice, spec, service, &mut seen, found, refs);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one loop, split for its length")]
+    fn of_slice(
+        &self,
+        namespace: &Text,
+        slice: &EndpointSlice,
+        spec: &KubeService,
+        service: &Service,
+        seen: &mut BTreeSet<(Text, Text)>,
+        found: &mut Vec<Found>,
+        refs: &mut BTreeSet<Ref>,
+    ) {
+        if slice.address_type == AddressType::Fqdn {
+            return;
+        }
+        for item in &slice.endpoints {
+            for address in item.addresses.iter().filter(|a| !a.is_empty()) {
+                let of_pod = item.target_ref.as_ref().filter(|r| r.kind == "Pod");
+                let pod = self.slice_pod(namespace, address, of_pod, refs);
+                if pod.is_none() && of_pod.is_some() {
+                    continue;
+                }
+                let mut endpoint = match pod {
+                    Some((object, pod)) => self.pod_endpoint(object, pod, address),
+                    None => self.bare_endpoint(address),
+                };
+                endpoint.health = health(service, &item.conditions);
+                if let (true, Some(_), Some((_, pod))) = (self.settings.dual_stack, of_pod, pod)
+                    && spec.cluster_ips.len() > 1
+                    && pod.ips().nth(1).is_some()
+                {
+                    if slice.address_type == AddressType::Ipv6 {
+                        continue;
+                    }
+                    endpoint.addresses = pod.ips().map(Text::from).collect();
+                }
+                for EndpointPort { name, port, .. } in &slice.ports {
+                    let name = Text::from(name.as_str());
+                    if seen.insert((endpoint.addresses[0].clone(), name.clone())) {
+                        found.push(Found {
+                            port: PortKey::Name(name),
+                            endpoint: Endpoint {
+                                port: port.unwrap_or(0),
+                                ..endpoint.clone()
+                            },
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The pod an address of a slice belongs to: the one it names, else one of the namespace that has the address.
+    fn slice_pod(
+        &self,
+        namespace: &Text,
+        address: &str,
+        named: Option<&TargetRef>,
+        refs: &mut BTreeSet<Ref>,
+    ) -> Option<(&Object, &Pod)> {
+        if let Some(named) = named {
+            let name = Text::from(named.name.as_str());
+            let namespace = match named.namespace.as_str() {
+                "" => namespace.clone(),
+                namespace => Text::from(namespace),
+            };
+            refs.insert(Ref::Pod(namespace.clone(), name.clone()));
+            let object = self.get(&ObjectKey::new(Kind::Pod, namespace, name))?;
+            let pod = object.get::<Pod>()?;
+            let failed = pod.phase == PodPhase::Failed;
+            return (!failed).then_some((&**object, pod));
+        }
+        let address = Text::from(address);
+        refs.insert(Ref::Address(namespace.clone(), address.clone()));
+        self.index
+            .at(&address)
+            .filter(|key| key.kind == Kind::Pod && key.namespace == *namespace)
+            .filter_map(|key| self.get(key))
+            .find_map(|object| {
+                let pod = object.get::<Pod>()?;
+                view::in_service(pod).then_some((&**object, pod))
+            })
+    }
+
+    /// An address of which nothing else is known.
+    fn bare_endpoint(&self, address: &str) -> Endpoint {
+        let network = self.network(&Labels::new(), address);
+        Endpoint {
+            addresses: vec![Text::from(address)],
+            port: 0,
+            health: EndpointHealth::Healthy,
+            locality: Locality::default(),
+            labels: view::augment(
+                &Labels::new(),
+                self.settings,
+                &Locality::default(),
+                "",
+                &network,
+            ),
+            network,
+            cluster: self.settings.cluster.clone(),
+            weight: 1,
+            mutual_tls: false,
+            workload: Text::default(),
+            namespace: Text::default(),
+            node: Text::default(),
+            hostname: Text::default(),
+            subdomain: Text::default(),
+            identity: Text::default(),
+        }
+    }
+}
