@@ -89,22 +89,38 @@ impl Checker {
     }
 
     /// Goes into the field `name` if it is set.
-    pub(crate) fn some<T>(&mut self, name: &str, value: Option<&T>, inside: impl FnOnce(&mut Self, &T)) {
+    pub(crate) fn some<T>(
+        &mut self,
+        name: &str,
+        value: Option<&T>,
+        inside: impl FnOnce(&mut Self, &T),
+    ) {
         if let Some(value) = value {
             self.field(name, |check| inside(check, value));
         }
     }
 
+    /// Goes into one element of a list.
+    pub(crate) fn index<R>(&mut self, index: usize, inside: impl FnOnce(&mut Self) -> R) -> R {
+        self.path.push(Segment::Index(index));
+        let result = inside(self);
+        self.path.pop();
+        result
+    }
+
     /// Goes into every element of the list `name`.
-    pub(crate) fn each<T>(&mut self, name: &str, items: &[T], mut inside: impl FnMut(&mut Self, &T)) {
+    pub(crate) fn each<T>(
+        &mut self,
+        name: &str,
+        items: &[T],
+        mut inside: impl FnMut(&mut Self, &T),
+    ) {
         if items.is_empty() {
             return;
         }
         self.field(name, |check| {
             for (index, item) in items.iter().enumerate() {
-                check.path.push(Segment::Index(index));
-                inside(check, item);
-                check.path.pop();
+                check.index(index, |check| inside(check, item));
             }
         });
     }

@@ -22,7 +22,9 @@ fn is_lowercase_label(label: &str) -> bool {
 pub(crate) fn is_host_label(label: &str) -> bool {
     let bytes = label.as_bytes();
     bytes.len() <= 63
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
         && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
 }

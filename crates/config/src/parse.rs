@@ -67,7 +67,8 @@ impl Parsed {
     }
 }
 
-const DOCUMENT_REFUSED: &str = "the document is not used; the last good versions of its objects stay";
+const DOCUMENT_REFUSED: &str =
+    "the document is not used; the last good versions of its objects stay";
 const FILE_REFUSED: &str = "the file is not used; the last good versions of its objects stay";
 
 /// The text of a file, if it is text.
@@ -85,7 +86,8 @@ pub fn text<'a>(bytes: &'a [u8], file: &str) -> Result<&'a str, Diagnostic> {
     }
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
         return Err(
-            Diagnostic::error("binary", "not text: contains a NUL byte", FILE_REFUSED).from_origin(origin(&bytes[..at]))
+            Diagnostic::error("binary", "not text: contains a NUL byte", FILE_REFUSED)
+                .from_origin(origin(&bytes[..at])),
         );
     }
     std::str::from_utf8(bytes).map_err(|error| {
@@ -125,10 +127,12 @@ pub fn documents(text: &str, file: &str) -> Parsed {
 /// The finding that a text has more documents than are read.
 pub fn too_many_documents(first_unread: &Document<'_>, file: &Arc<str>) -> Diagnostic {
     let reason = format!("more than {MAX_DOCUMENTS} documents");
-    Diagnostic::error("limit", reason, "the rest of the file is not read").from_origin(Some(Origin {
-        file: Arc::clone(file),
-        line: first_unread.line,
-    }))
+    Diagnostic::error("limit", reason, "the rest of the file is not read").from_origin(Some(
+        Origin {
+            file: Arc::clone(file),
+            line: first_unread.line,
+        },
+    ))
 }
 
 /// The finding that `object` was already written at `earlier`.
@@ -159,7 +163,8 @@ pub fn document(document: &Document<'_>, file: &Arc<str>) -> Parsed {
             let origin = reader.origin(fault.line);
             reader.parsed.unreadable += 1;
             reader.parsed.diagnostics.push(
-                Diagnostic::error(fault.code, fault.reason, DOCUMENT_REFUSED).from_origin(Some(origin)),
+                Diagnostic::error(fault.code, fault.reason, DOCUMENT_REFUSED)
+                    .from_origin(Some(origin)),
             );
         }
     }
@@ -250,8 +255,16 @@ impl Reader<'_> {
         }
     }
 
-    fn object(&mut self, value: Value, default_kind: Option<&str>, at: &[Segment], line: u32, alone: bool) {
-        let too_large = self.document.text.len() > MAX_OBJECT_BYTES && size(&value) > MAX_OBJECT_BYTES;
+    fn object(
+        &mut self,
+        value: Value,
+        default_kind: Option<&str>,
+        at: &[Segment],
+        line: u32,
+        alone: bool,
+    ) {
+        let too_large =
+            self.document.text.len() > MAX_OBJECT_BYTES && size(&value) > MAX_OBJECT_BYTES;
         let origin = self.origin(line);
         let mut outcome = envelope::open(value, default_kind, at);
         if too_large {
@@ -264,7 +277,10 @@ impl Reader<'_> {
                 effect: OBJECT_REFUSED.to_owned(),
             });
         }
-        let refused = outcome.findings.iter().any(|finding| finding.severity == Severity::Error);
+        let refused = outcome
+            .findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Error);
         match (outcome.object, &outcome.key) {
             (Some(mut object), _) if !refused => {
                 object.origin = Some(origin.clone());
@@ -274,7 +290,13 @@ impl Reader<'_> {
             (_, None) if refused => self.parsed.unreadable += 1,
             _ => {}
         }
-        self.report(outcome.findings, outcome.key.as_ref(), at.len(), &origin, alone);
+        self.report(
+            outcome.findings,
+            outcome.key.as_ref(),
+            at.len(),
+            &origin,
+            alone,
+        );
     }
 
     /// Gives the findings a line. Paths are shown without the first `skip` steps, which lead to an item of a list.
@@ -292,7 +314,10 @@ impl Reader<'_> {
         let excess = findings.len().saturating_sub(MAX_FINDINGS);
         findings.sort_by_key(|finding| finding.severity);
         findings.truncate(MAX_FINDINGS);
-        let paths: Vec<_> = findings.iter().map(|finding| finding.path.clone()).collect();
+        let paths: Vec<_> = findings
+            .iter()
+            .map(|finding| finding.path.clone())
+            .collect();
         let lines = if alone {
             locate::lines(self.document.text, &paths)
         } else {
@@ -314,10 +339,18 @@ impl Reader<'_> {
             });
         }
         if excess > 0 {
-            let note = Diagnostic::info("limit", format!("{excess} more findings"), "they are not shown");
-            self.parsed
-                .diagnostics
-                .push(Diagnostic { object: key.cloned(), ..note }.from_origin(Some(origin.clone())));
+            let note = Diagnostic::info(
+                "limit",
+                format!("{excess} more findings"),
+                "they are not shown",
+            );
+            self.parsed.diagnostics.push(
+                Diagnostic {
+                    object: key.cloned(),
+                    ..note
+                }
+                .from_origin(Some(origin.clone())),
+            );
         }
     }
 }
@@ -334,7 +367,10 @@ fn shorten(reason: String) -> String {
         reason
     };
     if reason.len() > MAX {
-        let end = (0..=MAX).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+        let end = (0..=MAX)
+            .rev()
+            .find(|at| reason.is_char_boundary(*at))
+            .unwrap_or(0);
         reason.truncate(end);
         reason.push('…');
     }
@@ -346,7 +382,12 @@ fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
         Value::Array(items) => items.iter().map(|item| size(item) + 1).sum::<usize>() + 2,
-        Value::Object(map) => map.iter().map(|(key, item)| key.len() + size(item) + 4).sum::<usize>() + 2,
+        Value::Object(map) => {
+            map.iter()
+                .map(|(key, item)| key.len() + size(item) + 4)
+                .sum::<usize>()
+                + 2
+        }
         _ => 4,
     }
 }

@@ -134,6 +134,7 @@ api! {
     pub struct JwtRule {
         pub issuer: String,
         pub audiences: Vec<String>,
+        #[serde(alias = "jwks_uri")]
         pub jwks_uri: String,
         pub jwks: String,
         pub from_headers: Vec<JwtHeader>,

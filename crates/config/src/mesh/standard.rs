@@ -1,9 +1,9 @@
 //! What istiod assumes when the mesh configuration is silent.
 
 use super::{
-    AuthenticationPolicy, DefaultProviders, EnvoyFileAccessLogProvider, ExtensionProvider, InboundTrafficPolicy,
-    IngressControllerMode, MeshConfig, OutboundTrafficMode, OutboundTrafficPolicy, PrometheusMetricsProvider,
-    ProxyConfig, StackdriverProvider,
+    AuthenticationPolicy, DefaultProviders, EnvoyFileAccessLogProvider, ExtensionProvider,
+    InboundTrafficPolicy, IngressControllerMode, MeshConfig, OutboundTrafficMode,
+    OutboundTrafficPolicy, PrometheusMetricsProvider, ProxyConfig, StackdriverProvider,
 };
 use crate::duration::Duration;
 use crate::networking::LocalityLoadBalancerSetting;

@@ -40,6 +40,7 @@ api! {
         pub fault: Option<HttpFaultInjection>,
         pub mirror: Option<Destination>,
         pub mirrors: Vec<HttpMirrorPolicy>,
+        #[serde(alias = "mirror_percent")]
         pub mirror_percent: Option<u32>,
         pub mirror_percentage: Option<Percent>,
         pub cors_policy: Option<CorsPolicy>,

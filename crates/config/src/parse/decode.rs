@@ -28,20 +28,36 @@ pub(super) struct Mismatch {
     pub(super) reason: String,
 }
 
+/// How fields may be spelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// As the Kubernetes API server wants them.
+    Camel,
+    /// Also as in the protobuf definition, `proxy_listen_port`: files that no API server has seen.
+    CamelOrSnake,
+}
+
 /// The value as `T`, and the fields that `T` does not have. `at` is where the value is in the document.
-pub(super) fn decode<T: DeserializeOwned>(value: Value, at: &[Segment]) -> (Result<T, Mismatch>, Vec<Unknown>) {
-    let unknown = RefCell::new(Vec::new());
+pub(super) fn decode<T: DeserializeOwned>(
+    value: Value,
+    at: &[Segment],
+    spelling: Spelling,
+) -> (Result<T, Mismatch>, Vec<Unknown>) {
+    let context = Context {
+        unknown: RefCell::new(Vec::new()),
+        spelling,
+    };
     let root = Path::Root(at);
     let result = T::deserialize(Node {
         value,
         path: &root,
-        unknown: &unknown,
+        context: &context,
     });
     let result = result.map_err(|error| Mismatch {
         path: error.path.unwrap_or_else(|| at.to_vec()),
         reason: error.reason,
     });
-    (result, unknown.into_inner())
+    (result, context.unknown.into_inner())
 }
 
 #[derive(Debug)]
@@ -80,19 +96,29 @@ impl de::Error for DecodeError {
         let expected = expected.to_string();
         let expected = readable(&expected);
         let hint = match found {
-            de::Unexpected::Bool(_) | de::Unexpected::Unsigned(_) | de::Unexpected::Signed(_) | de::Unexpected::Float(_)
+            de::Unexpected::Bool(_)
+            | de::Unexpected::Unsigned(_)
+            | de::Unexpected::Signed(_)
+            | de::Unexpected::Float(_)
                 if expected == "text" =>
             {
                 "; quote it"
             }
             _ => "",
         };
-        Self::custom(format_args!("expected {expected}, found {}{hint}", Found(found)))
+        Self::custom(format_args!(
+            "expected {expected}, found {}{hint}",
+            Found(found)
+        ))
     }
 
     fn invalid_value(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let expected = expected.to_string();
-        Self::custom(format_args!("{} is out of range: expected {}", Found(found), readable(&expected)))
+        Self::custom(format_args!(
+            "{} is out of range: expected {}",
+            Found(found),
+            readable(&expected)
+        ))
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
@@ -182,11 +208,29 @@ fn distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
+/// What all values of one decoding share.
+struct Context {
+    unknown: RefCell<Vec<Unknown>>,
+    spelling: Spelling,
+}
+
+/// `proxy_listen_port` as `proxyListenPort`.
+pub(super) fn camel(snake: &str) -> String {
+    let mut words = snake.split('_');
+    let mut text = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        text.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        text.push_str(letters.as_str());
+    }
+    text
+}
+
 /// A value and where it is.
 struct Node<'a> {
     value: Value,
     path: &'a Path<'a>,
-    unknown: &'a RefCell<Vec<Unknown>>,
+    context: &'a Context,
 }
 
 impl<'a> Node<'a> {
@@ -203,12 +247,16 @@ impl<'a> Node<'a> {
         error.at(self.path)
     }
 
-    fn list<'de, V: Visitor<'de>>(self, items: Vec<Value>, visitor: V) -> Result<V::Value, DecodeError> {
+    fn list<'de, V: Visitor<'de>>(
+        self,
+        items: Vec<Value>,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
         visitor
             .visit_seq(Items {
                 items: items.into_iter().enumerate(),
                 path: self.path,
-                unknown: self.unknown,
+                context: self.context,
             })
             .map_err(|error| error.at(self.path))
     }
@@ -225,7 +273,7 @@ impl<'a> Node<'a> {
                 pending: None,
                 fields,
                 path: self.path,
-                unknown: self.unknown,
+                context: self.context,
             })
             .map_err(|error| error.at(self.path))
     }
@@ -285,7 +333,9 @@ impl<'de> de::Deserializer<'de> for Node<'_> {
         match &self.value {
             Value::String(text) => {
                 let text: StrDeserializer<'_, DecodeError> = text.as_str().into_deserializer();
-                visitor.visit_enum(text).map_err(|error| error.at(self.path))
+                visitor
+                    .visit_enum(text)
+                    .map_err(|error| error.at(self.path))
             }
             Value::Bool(_) => {
                 // YAML reads OFF and NO as false.
@@ -328,13 +378,16 @@ impl<'de> de::Deserializer<'de> for Node<'_> {
 struct Items<'a> {
     items: std::iter::Enumerate<std::vec::IntoIter<Value>>,
     path: &'a Path<'a>,
-    unknown: &'a RefCell<Vec<Unknown>>,
+    context: &'a Context,
 }
 
 impl<'de> de::SeqAccess<'de> for Items<'_> {
     type Error = DecodeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, DecodeError> {
         let Some((index, value)) = self.items.next() else {
             return Ok(None);
         };
@@ -342,7 +395,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         seed.deserialize(Node {
             value,
             path: &path,
-            unknown: self.unknown,
+            context: self.context,
         })
         .map(Some)
         .map_err(|error| error.at(&path))
@@ -359,22 +412,36 @@ struct Entries<'a> {
     /// The names a struct has; `None` for a map, where every key is fine and `null` is a value.
     fields: Option<&'static [&'static str]>,
     path: &'a Path<'a>,
-    unknown: &'a RefCell<Vec<Unknown>>,
+    context: &'a Context,
 }
 
 impl<'de> de::MapAccess<'de> for Entries<'_> {
     type Error = DecodeError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, DecodeError> {
         loop {
             let Some((key, value)) = self.entries.next() else {
                 return Ok(None);
             };
             if let Some(fields) = self.fields {
+                if self.context.spelling == Spelling::CamelOrSnake && key.contains('_') {
+                    let name = camel(&key);
+                    if fields.contains(&name.as_str()) && !value.is_null() {
+                        let found = seed.deserialize(Key(&name))?;
+                        self.pending = Some((key, value));
+                        return Ok(Some(found));
+                    }
+                }
                 if !fields.contains(&key.as_str()) {
                     let path = Path::Key(self.path, &key).to_segments();
                     let suggestion = closest(&key, fields);
-                    self.unknown.borrow_mut().push(Unknown { path, suggestion });
+                    self.context
+                        .unknown
+                        .borrow_mut()
+                        .push(Unknown { path, suggestion });
                     continue;
                 }
                 if value.is_null() {
@@ -389,13 +456,16 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
         }
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, DecodeError> {
+    fn next_value_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<T::Value, DecodeError> {
         let (key, value) = self.pending.take().unwrap_or_default();
         let path = Path::Key(self.path, &key);
         seed.deserialize(Node {
             value,
             path: &path,
-            unknown: self.unknown,
+            context: self.context,
         })
         .map_err(|error| error.at(&path))
     }
@@ -418,7 +488,10 @@ impl<'de> de::Deserializer<'de> for Key<'_> {
     fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.0.parse() {
             Ok(number) => visitor.visit_u32(number),
-            Err(_) => Err(de::Error::invalid_type(de::Unexpected::Str(self.0), &visitor)),
+            Err(_) => Err(de::Error::invalid_type(
+                de::Unexpected::Str(self.0),
+                &visitor,
+            )),
         }
     }
 

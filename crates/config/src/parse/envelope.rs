@@ -49,13 +49,21 @@ pub(super) fn open(value: Value, default_kind: Option<&str>, at: &[Segment]) -> 
         outcome: &mut outcome,
     };
     let Value::Object(mut root) = value else {
-        scope.error("not-an-object", &[], "expected an object with apiVersion, kind and metadata");
+        scope.error(
+            "not-an-object",
+            &[],
+            "expected an object with apiVersion, kind and metadata",
+        );
         return outcome;
     };
     let Some(kind) = scope.kind(&root, default_kind) else {
         return outcome;
     };
-    let meta = meta::read(root.remove("metadata").unwrap_or_default(), kind, &mut scope);
+    let meta = meta::read(
+        root.remove("metadata").unwrap_or_default(),
+        kind,
+        &mut scope,
+    );
     let Some(meta) = meta else { return outcome };
     scope.outcome.key = Some(meta.key.clone());
     if let Some(spec) = kinds::read(kind, root, &meta, &mut scope) {
@@ -85,7 +93,14 @@ impl Scope<'_> {
         [self.at, path].concat()
     }
 
-    fn push(&mut self, severity: Severity, code: &'static str, path: &[Segment], reason: String, effect: &str) {
+    fn push(
+        &mut self,
+        severity: Severity,
+        code: &'static str,
+        path: &[Segment],
+        reason: String,
+        effect: &str,
+    ) {
         let path = self.path_of(path);
         self.outcome.findings.push(Finding {
             severity,
@@ -97,12 +112,21 @@ impl Scope<'_> {
     }
 
     pub(super) fn error(&mut self, code: &'static str, fields: &[&str], reason: impl Into<String>) {
-        let path: Vec<_> = fields.iter().map(|field| Segment::Key((*field).to_owned())).collect();
+        let path: Vec<_> = fields
+            .iter()
+            .map(|field| Segment::Key((*field).to_owned()))
+            .collect();
         self.push(Severity::Error, code, &path, reason.into(), OBJECT_REFUSED);
     }
 
     pub(super) fn mismatch(&mut self, mismatch: Mismatch) {
-        self.push(Severity::Error, "invalid-value", &mismatch.path, mismatch.reason, OBJECT_REFUSED);
+        self.push(
+            Severity::Error,
+            "invalid-value",
+            &mismatch.path,
+            mismatch.reason,
+            OBJECT_REFUSED,
+        );
     }
 
     pub(super) fn warning(&mut self, code: &'static str, path: &[Segment], reason: String) {
@@ -154,7 +178,10 @@ impl Scope<'_> {
                 self.error("unsupported-version", &["apiVersion"], reason);
             }
             Recognised::Group(known) => {
-                let reason = format!("kind {known} is of the group {}, not {version}", group_of(known));
+                let reason = format!(
+                    "kind {known} is of the group {}, not {version}",
+                    group_of(known)
+                );
                 self.error("unknown-kind", &["apiVersion"], reason);
             }
             Recognised::Unknown => {
@@ -174,7 +201,11 @@ impl Scope<'_> {
 }
 
 fn group_of(kind: Kind) -> &'static str {
-    if kind.group().is_empty() { "core (v1)" } else { kind.group() }
+    if kind.group().is_empty() {
+        "core (v1)"
+    } else {
+        kind.group()
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -219,18 +250,25 @@ const KUBERNETES_GROUPS: &[&str] = &[
 
 fn recognise(kind: &str, api_version: &str) -> Recognised {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-    let known = Kind::ALL.iter().find(|known| known.as_str() == kind).copied();
+    let known = Kind::ALL
+        .iter()
+        .find(|known| known.as_str() == kind)
+        .copied();
     match (group, kind) {
         ("networking.k8s.io", "Ingress" | "IngressClass")
         | (
-            "gateway.networking.k8s.io" | "gateway.networking.x-k8s.io" | "inference.networking.k8s.io"
+            "gateway.networking.k8s.io"
+            | "gateway.networking.x-k8s.io"
+            | "inference.networking.k8s.io"
             | "inference.networking.x-k8s.io",
             _,
         ) => return Recognised::NotYet,
         _ => {}
     }
     match known {
-        Some(known) if known.group() == group && known.versions().contains(&version) => Recognised::Kept(known),
+        Some(known) if known.group() == group && known.versions().contains(&version) => {
+            Recognised::Kept(known)
+        }
         Some(known) if known.group() == group => Recognised::Version(known),
         Some(known) => Recognised::Group(known),
         None if KUBERNETES_GROUPS.contains(&group) => {
@@ -258,11 +296,31 @@ mod tests {
     fn groups_and_versions() {
         use Recognised::{Foreign, Group, Kept, NotYet, Unknown, Version};
         for (kind, version, expected) in [
-            ("VirtualService", "networking.istio.io/v1", Kept(Kind::VirtualService)),
-            ("VirtualService", "networking.istio.io/v1alpha3", Kept(Kind::VirtualService)),
-            ("VirtualService", "networking.istio.io/v2", Version(Kind::VirtualService)),
-            ("EnvoyFilter", "networking.istio.io/v1", Version(Kind::EnvoyFilter)),
-            ("VirtualService", "networking.istio.com/v1", Group(Kind::VirtualService)),
+            (
+                "VirtualService",
+                "networking.istio.io/v1",
+                Kept(Kind::VirtualService),
+            ),
+            (
+                "VirtualService",
+                "networking.istio.io/v1alpha3",
+                Kept(Kind::VirtualService),
+            ),
+            (
+                "VirtualService",
+                "networking.istio.io/v2",
+                Version(Kind::VirtualService),
+            ),
+            (
+                "EnvoyFilter",
+                "networking.istio.io/v1",
+                Version(Kind::EnvoyFilter),
+            ),
+            (
+                "VirtualService",
+                "networking.istio.com/v1",
+                Group(Kind::VirtualService),
+            ),
             ("Gateway", "gateway.networking.k8s.io/v1", NotYet),
             ("HTTPRoute", "gateway.networking.k8s.io/v1", NotYet),
             ("Ingress", "networking.k8s.io/v1", NotYet),

@@ -15,7 +15,10 @@ pub(super) fn read(text: &str) -> Result<Vec<(u32, Value)>, Fault> {
         .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
         .count();
     if nodes > MAX_NODES {
-        return Err(Fault::limit(1, format!("more than {MAX_NODES} values in one document")));
+        return Err(Fault::limit(
+            1,
+            format!("more than {MAX_NODES} values in one document"),
+        ));
     }
     let mut values = Vec::new();
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Strict>();

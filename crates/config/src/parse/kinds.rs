@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::decode::{Mismatch, Unknown, closest, decode};
+use super::decode::{Mismatch, Spelling, Unknown, closest, decode};
 use super::envelope::Scope;
 use super::meta;
 use super::path::Segment;
@@ -13,7 +13,12 @@ use crate::object::Spec;
 use crate::{base64, core};
 
 /// The spec of an object whose metadata is read already; `None` if a finding tells why not.
-pub(super) fn read(kind: Kind, mut root: Map<String, Value>, meta: &meta::Read, scope: &mut Scope<'_>) -> Option<Spec> {
+pub(super) fn read(
+    kind: Kind,
+    mut root: Map<String, Value>,
+    meta: &meta::Read,
+    scope: &mut Scope<'_>,
+) -> Option<Spec> {
     root.remove("apiVersion");
     root.remove("kind");
     match kind {
@@ -22,8 +27,13 @@ pub(super) fn read(kind: Kind, mut root: Map<String, Value>, meta: &meta::Read, 
         Kind::Node => plain::<core::Node>(flat(root, &["addresses"], scope)?, scope),
         Kind::Service => plain::<core::Service>(flat(root, &["loadBalancer"], scope)?, scope),
         Kind::Pod => {
-            let mut flat = flat(root, &["phase", "podIP", "podIPs", "hostIP", "conditions"], scope)?;
-            flat.map.insert("deleting".to_owned(), Value::Bool(meta.deleting));
+            let mut flat = flat(
+                root,
+                &["phase", "podIP", "podIPs", "hostIP", "conditions"],
+                scope,
+            )?;
+            flat.map
+                .insert("deleting".to_owned(), Value::Bool(meta.deleting));
             plain::<core::Pod>(flat, scope)
         }
         Kind::EndpointSlice => plain::<core::EndpointSlice>(Flat::top(root), scope),
@@ -40,7 +50,9 @@ pub(super) fn read(kind: Kind, mut root: Map<String, Value>, meta: &meta::Read, 
         Kind::EnvoyFilter => strict::<crate::networking::EnvoyFilter>(root, scope),
         Kind::ProxyConfig => strict::<crate::networking::ProxyConfig>(root, scope),
         Kind::PeerAuthentication => strict::<crate::security::PeerAuthentication>(root, scope),
-        Kind::RequestAuthentication => strict::<crate::security::RequestAuthentication>(root, scope),
+        Kind::RequestAuthentication => {
+            strict::<crate::security::RequestAuthentication>(root, scope)
+        }
         Kind::AuthorizationPolicy => strict::<crate::security::AuthorizationPolicy>(root, scope),
         Kind::Telemetry => strict::<crate::telemetry::Telemetry>(root, scope),
         Kind::WasmPlugin => strict::<crate::extensions::WasmPlugin>(root, scope),
@@ -49,11 +61,17 @@ pub(super) fn read(kind: Kind, mut root: Map<String, Value>, meta: &meta::Read, 
 }
 
 /// An Istio kind: everything is in `spec`, and a field that we do not know is a mistake.
-fn strict<T: DeserializeOwned + Into<Spec>>(root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
+fn strict<T: DeserializeOwned + Into<Spec>>(
+    root: Map<String, Value>,
+    scope: &mut Scope<'_>,
+) -> Option<Spec> {
     typed_spec::<T>(root, scope).map(Into::into)
 }
 
-fn typed_spec<T: DeserializeOwned>(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<T> {
+fn typed_spec<T: DeserializeOwned>(
+    mut root: Map<String, Value>,
+    scope: &mut Scope<'_>,
+) -> Option<T> {
     let spec = match root.remove("spec") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(spec) => spec,
@@ -65,18 +83,24 @@ fn typed_spec<T: DeserializeOwned>(mut root: Map<String, Value>, scope: &mut Sco
             suggestion: closest(field, &["spec", "status", "metadata"]),
         }]);
     }
-    let (spec, unknown) = decode::<T>(spec, &[Segment::Key("spec".to_owned())]);
+    let (spec, unknown) = decode::<T>(spec, &[Segment::Key("spec".to_owned())], Spelling::Camel);
     scope.unknown(unknown);
     spec.map_err(|mismatch| scope.mismatch(mismatch)).ok()
 }
 
 /// The one Istio kind whose status matters: it holds the addresses that a controller allocated.
 fn service_entry(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
-    let addresses = root.get_mut("status").and_then(|status| status.get_mut("addresses")).map(Value::take);
+    let addresses = root
+        .get_mut("status")
+        .and_then(|status| status.get_mut("addresses"))
+        .map(Value::take);
     let mut entry = typed_spec::<ServiceEntry>(root, scope)?;
     if let Some(addresses) = addresses {
-        let at = [Segment::Key("status".to_owned()), Segment::Key("addresses".to_owned())];
-        match decode::<Option<Vec<ServiceEntryAddress>>>(addresses, &at).0 {
+        let at = [
+            Segment::Key("status".to_owned()),
+            Segment::Key("addresses".to_owned()),
+        ];
+        match decode::<Option<Vec<ServiceEntryAddress>>>(addresses, &at, Spelling::Camel).0 {
             Ok(addresses) => entry.status_addresses = addresses.unwrap_or_default(),
             Err(mismatch) => scope.warning("invalid-value", &mismatch.path, mismatch.reason),
         }
@@ -132,7 +156,7 @@ fn flat(
 
 /// A Kubernetes kind: what we do not model is dropped without a word.
 fn plain<T: DeserializeOwned + Into<Spec>>(flat: Flat, scope: &mut Scope<'_>) -> Option<Spec> {
-    let (spec, _) = decode::<T>(Value::Object(flat.map), &flat.at);
+    let (spec, _) = decode::<T>(Value::Object(flat.map), &flat.at, Spelling::Camel);
     let mut mismatch = match spec {
         Ok(spec) => return Some(spec.into()),
         Err(mismatch) => mismatch,
@@ -149,7 +173,9 @@ fn plain<T: DeserializeOwned + Into<Spec>>(flat: Flat, scope: &mut Scope<'_>) ->
 /// A secret: a mistake is reported without what was written there.
 fn secret(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
     if let Some(Value::Object(plain)) = root.remove("stringData") {
-        let data = root.entry("data").or_insert_with(|| Value::Object(Map::new()));
+        let data = root
+            .entry("data")
+            .or_insert_with(|| Value::Object(Map::new()));
         if data.is_null() {
             *data = Value::Object(Map::new());
         }
@@ -163,7 +189,7 @@ fn secret(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
             }
         }
     }
-    let (secret, _) = decode::<core::Secret>(Value::Object(root), &[]);
+    let (secret, _) = decode::<core::Secret>(Value::Object(root), &[], Spelling::Camel);
     match secret {
         Ok(secret) => Some(secret.into()),
         Err(Mismatch { path, .. }) => {

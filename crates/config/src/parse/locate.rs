@@ -38,7 +38,9 @@ pub(super) fn lines(text: &str, paths: &[Vec<Segment>]) -> Vec<u32> {
             best.iter_mut().for_each(|best| best.1 = line);
         }
         // A scalar in key position names the field; the field's line is the key's.
-        if let (Some(Frame::Map { key: key @ None }), Event::Scalar(text, ..)) = (stack.last_mut(), &event) {
+        if let (Some(Frame::Map { key: key @ None }), Event::Scalar(text, ..)) =
+            (stack.last_mut(), &event)
+        {
             *key = Some(text.to_string());
             note(&stack, paths, &mut best, line);
             continue;
@@ -68,11 +70,14 @@ fn note(stack: &[Frame], paths: &[Vec<Segment>], best: &mut [(usize, u32)], line
         if stack.len() <= best.0 || stack.len() > path.len() {
             continue;
         }
-        let here = stack.iter().zip(path).all(|(frame, segment)| match (frame, segment) {
-            (Frame::Map { key: Some(key) }, Segment::Key(wanted)) => key == wanted,
-            (Frame::Seq { next }, Segment::Index(wanted)) => next == wanted,
-            _ => false,
-        });
+        let here = stack
+            .iter()
+            .zip(path)
+            .all(|(frame, segment)| match (frame, segment) {
+                (Frame::Map { key: Some(key) }, Segment::Key(wanted)) => key == wanted,
+                (Frame::Seq { next }, Segment::Index(wanted)) => next == wanted,
+                _ => false,
+            });
         if here {
             *best = (stack.len(), line);
         }

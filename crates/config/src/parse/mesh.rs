@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::decode::decode;
+use super::decode::{Spelling, camel, decode};
 use super::path::{self, Segment};
 use super::{locate, split, yaml};
 use crate::diagnostic::{Diagnostic, Severity};
@@ -46,6 +46,7 @@ impl Reader<'_> {
     fn mesh_config(&mut self) -> Option<MeshConfig> {
         let own = self.object()?;
         self.typed::<MeshConfig>(own.clone())?;
+        let own = camel_keys(own);
         let standard = serde_json::to_value(MeshConfig::standard()).unwrap_or_default();
         let merged = merge(standard, own);
         let mesh = self.typed::<MeshConfig>(merged)?;
@@ -55,7 +56,8 @@ impl Reader<'_> {
     fn mesh_networks(&mut self) -> Option<MeshNetworks> {
         let own = self.object()?;
         let networks = self.typed::<MeshNetworks>(own)?;
-        self.report(validate::mesh_networks(&networks)).then_some(networks)
+        self.report(validate::mesh_networks(&networks))
+            .then_some(networks)
     }
 
     /// The one object of the text; an empty text is an empty object.
@@ -87,18 +89,21 @@ impl Reader<'_> {
     }
 
     fn fault(&mut self, line: u32, code: &'static str, reason: impl Into<String>) {
-        self.diagnostics
-            .push(Diagnostic::error(code, reason, REFUSED).from_origin(Some(Origin {
+        self.diagnostics.push(
+            Diagnostic::error(code, reason, REFUSED).from_origin(Some(Origin {
                 file: self.file.into(),
                 line,
-            })));
+            })),
+        );
     }
 
     fn typed<T: DeserializeOwned>(&mut self, map: Map<String, Value>) -> Option<T> {
-        let (value, unknown) = decode::<T>(Value::Object(map), &[]);
+        let (value, unknown) = decode::<T>(Value::Object(map), &[], Spelling::CamelOrSnake);
         let mut findings: Vec<Finding> = Vec::new();
         for unknown in unknown {
-            let hint = unknown.suggestion.map(|name| format!("; did you mean {name}?"));
+            let hint = unknown
+                .suggestion
+                .map(|name| format!("; did you mean {name}?"));
             findings.push(Finding {
                 severity: Severity::Warning,
                 code: "unknown-field",
@@ -122,7 +127,10 @@ impl Reader<'_> {
 
     /// Reports findings once each; false if one of them is an error.
     fn report(&mut self, findings: Vec<Finding>) -> bool {
-        let paths: Vec<Vec<Segment>> = findings.iter().map(|finding| finding.path.clone()).collect();
+        let paths: Vec<Vec<Segment>> = findings
+            .iter()
+            .map(|finding| finding.path.clone())
+            .collect();
         let lines = if paths.is_empty() {
             Vec::new()
         } else {
@@ -155,6 +163,22 @@ impl Reader<'_> {
     }
 }
 
+/// The same settings with the field names that the defaults use, as far down as settings are merged.
+fn camel_keys(map: Map<String, Value>) -> Map<String, Value> {
+    let mut renamed = Map::new();
+    for (key, value) in map {
+        let key = camel(&key);
+        let value = match (key.as_str(), value) {
+            ("defaultConfig" | "defaultProviders", Value::Object(inner)) => {
+                Value::Object(camel_keys(inner))
+            }
+            (_, value) => value,
+        };
+        renamed.insert(key, value);
+    }
+    renamed
+}
+
 /// Every field of `own` replaces the default, except those that add to it.
 fn merge(standard: Value, own: Map<String, Value>) -> Map<String, Value> {
     let Value::Object(mut merged) = standard else {
@@ -165,12 +189,19 @@ fn merge(standard: Value, own: Map<String, Value>) -> Map<String, Value> {
             continue;
         }
         match (key.as_str(), merged.get_mut(&key), value) {
-            ("defaultConfig" | "defaultProviders", Some(Value::Object(base)), Value::Object(own)) => {
+            (
+                "defaultConfig" | "defaultProviders",
+                Some(Value::Object(base)),
+                Value::Object(own),
+            ) => {
                 overlay(base, own);
             }
             ("extensionProviders", Some(Value::Array(base)), Value::Array(own)) => {
                 for provider in own {
-                    match base.iter_mut().find(|known| known.get("name") == provider.get("name")) {
+                    match base
+                        .iter_mut()
+                        .find(|known| known.get("name") == provider.get("name"))
+                    {
                         Some(known) => *known = provider,
                         None => base.push(provider),
                     }

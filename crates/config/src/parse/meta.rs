@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::decode::decode;
+use super::decode::{Spelling, decode};
 use super::envelope::Scope;
 use super::path::Segment;
 use crate::kind::Kind;
@@ -65,9 +65,15 @@ pub(super) fn read(value: Value, kind: Kind, scope: &mut Scope<'_>) -> Option<Re
         return None;
     }
     // The name is looked for on its own: with it, a mistake elsewhere in the metadata still tells whose it is.
-    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |field: &str| {
+        value
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (name, namespace) = (text("name"), text("namespace"));
-    let (wire, unknown) = decode::<Wire>(value, &at);
+    let (wire, unknown) = decode::<Wire>(value, &at, Spelling::Camel);
     scope.unknown(unknown);
 
     let key = key(kind, &name, &namespace, scope);
@@ -79,20 +85,32 @@ pub(super) fn read(value: Value, kind: Kind, scope: &mut Scope<'_>) -> Option<Re
         }
     };
     let created = wire.creation_timestamp.as_deref().and_then(|text| {
-        let seconds = text.parse::<jiff::Timestamp>().map(jiff::Timestamp::as_second);
+        let seconds = text
+            .parse::<jiff::Timestamp>()
+            .map(jiff::Timestamp::as_second);
         if seconds.is_err() {
             let path = [at[0].clone(), Segment::Key("creationTimestamp".to_owned())];
-            scope.warning("invalid-value", &path, format!("{text:?} is not a time such as 2024-01-31T12:00:00Z"));
+            scope.warning(
+                "invalid-value",
+                &path,
+                format!("{text:?} is not a time such as 2024-01-31T12:00:00Z"),
+            );
         }
         seconds.ok()
     });
-    let owner = wire.owner_references.into_iter().find(|owner| owner.controller).map(|owner| OwnerRef {
-        kind: owner.kind.into(),
-        name: owner.name.into(),
-        api_version: owner.api_version.into(),
-    });
+    let owner = wire
+        .owner_references
+        .into_iter()
+        .find(|owner| owner.controller)
+        .map(|owner| OwnerRef {
+            kind: owner.kind.into(),
+            name: owner.name.into(),
+            api_version: owner.api_version.into(),
+        });
     let labels = |map: BTreeMap<Arc<str>, Option<Arc<str>>>| {
-        map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect()
+        map.into_iter()
+            .map(|(key, value)| (key, value.unwrap_or_default()))
+            .collect()
     };
     Some(Read {
         key: key?,
@@ -124,7 +142,11 @@ fn key(kind: Kind, name: &str, namespace: &str, scope: &mut Scope<'_>) -> Option
     if kind.cluster_scoped() {
         return Some(ObjectKey::new(kind, "", name));
     }
-    let namespace = if namespace.is_empty() { "default" } else { namespace };
+    let namespace = if namespace.is_empty() {
+        "default"
+    } else {
+        namespace
+    };
     if !names::is_namespace(namespace) {
         let reason = format!(
             "invalid namespace {:?}: use lowercase letters, digits and '-'",

@@ -14,8 +14,8 @@ pub(super) fn resolve(text: &str) -> Option<Value> {
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => {
             Value::Bool(false)
         }
-        ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf"
-        | "-.INF" => return None,
+        ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF"
+        | "-.inf" | "-.Inf" | "-.INF" => return None,
         _ if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) => {
             number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number)
         }
@@ -25,7 +25,9 @@ pub(super) fn resolve(text: &str) -> Option<Value> {
 
 fn number(text: &str) -> Option<Number> {
     // Only the characters a number can have: this sorts out versions, times and addresses without work.
-    let valid = |c: char| c.is_ascii_hexdigit() || matches!(c, '+' | '-' | '.' | '_' | 'x' | 'X' | 'o' | 'O');
+    let valid = |c: char| {
+        c.is_ascii_hexdigit() || matches!(c, '+' | '-' | '.' | '_' | 'x' | 'X' | 'o' | 'O')
+    };
     if text.len() > 64 || !text.chars().all(valid) {
         return None;
     }
@@ -62,7 +64,9 @@ fn float(text: &str) -> Option<Number> {
     let shape = text.len() - unsigned.len() <= 1
         && unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && unsigned.contains(|c: char| c.is_ascii_digit())
-        && unsigned.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
+        && unsigned
+            .chars()
+            .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
     if !shape {
         return None;
     }

@@ -49,7 +49,11 @@ fn push<'a>(documents: &mut Vec<Document<'a>>, text: &'a str, line: u32) {
 }
 
 fn has_content(line: &str) -> bool {
-    let rest = if is_marker(line, "---") { &line[3..] } else { line };
+    let rest = if is_marker(line, "---") {
+        &line[3..]
+    } else {
+        line
+    };
     let rest = rest.trim_start_matches('\u{feff}').trim();
     !rest.is_empty() && !rest.starts_with('#') && !line.starts_with('%')
 }
@@ -73,7 +77,10 @@ mod tests {
     #[test]
     fn documents_are_separated_by_lines_alone() {
         assert_eq!(starts("a: 1\n---\nb: 2\n"), [(1, "a: 1"), (2, "---\nb: 2")]);
-        assert_eq!(starts("---\na: 1\n...\nb: 2\n"), [(1, "---\na: 1"), (4, "b: 2")]);
+        assert_eq!(
+            starts("---\na: 1\n...\nb: 2\n"),
+            [(1, "---\na: 1"), (4, "b: 2")]
+        );
         assert_eq!(starts("\u{feff}---\r\na: 1\r\n---\r\nb: 2\r\n").len(), 2);
         assert_eq!(starts("# only\n---\n# comments\n---\n\n"), []);
         assert_eq!(starts("%YAML 1.2\n---\na: 1\n"), [(2, "---\na: 1")]);

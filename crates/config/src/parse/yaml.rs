@@ -69,7 +69,9 @@ pub(super) fn read(text: &str) -> Result<Option<Tree>, Fault> {
                 ErrorKind::TabNotAllowed
                 | ErrorKind::TabInBlockIndentation
                 | ErrorKind::TabInIndentation
-                | ErrorKind::TabAtBlockScalarStart => "a tab is used for indentation; use spaces".to_owned(),
+                | ErrorKind::TabAtBlockScalarStart => {
+                    "a tab is used for indentation; use spaces".to_owned()
+                }
                 ErrorKind::RecursionLimitExceeded => {
                     return Fault::limit(error.marker().line(), too_deep());
                 }
@@ -99,7 +101,11 @@ struct Cost {
 }
 
 impl Cost {
-    const NODE: Self = Self { nodes: 1, bytes: 0, depth: 0 };
+    const NODE: Self = Self {
+        nodes: 1,
+        bytes: 0,
+        depth: 0,
+    };
 
     fn of(value: &Value) -> Self {
         let mut total = Self::NODE;
@@ -153,7 +159,12 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.spend(Cost::NODE, line)?;
-                if let Some(Frame::Map { map, key: key @ None, .. }) = self.stack.last_mut() {
+                if let Some(Frame::Map {
+                    map,
+                    key: key @ None,
+                    ..
+                }) = self.stack.last_mut()
+                {
                     if map.contains_key(&*text) {
                         let short: String = text.chars().take(64).collect();
                         return Err(Fault::syntax(line, format!("duplicate key {short:?}")));
@@ -201,14 +212,22 @@ impl Builder {
             },
             Event::Alias(id) => {
                 let Some((value, cost)) = self.anchors.get(&id) else {
-                    return Err(Fault::syntax(line, "an alias refers to a value that contains it"));
+                    return Err(Fault::syntax(
+                        line,
+                        "an alias refers to a value that contains it",
+                    ));
                 };
                 let (value, cost) = (value.clone(), *cost);
                 if self.stack.len() + cost.depth > MAX_DEPTH {
                     return Err(Fault::limit(line, too_deep()));
                 }
                 self.spend(cost, line)?;
-                if let Some(Frame::Map { map, key: key @ None, .. }) = self.stack.last_mut() {
+                if let Some(Frame::Map {
+                    map,
+                    key: key @ None,
+                    ..
+                }) = self.stack.last_mut()
+                {
                     return match value {
                         Value::String(text) if map.contains_key(&text) => {
                             Err(Fault::syntax(line, format!("duplicate key {text:?}")))
@@ -230,17 +249,26 @@ impl Builder {
         self.spent.nodes = self.spent.nodes.saturating_add(cost.nodes);
         self.spent.bytes = self.spent.bytes.saturating_add(cost.bytes);
         if self.spent.nodes > MAX_NODES {
-            return Err(Fault::limit(line, format!("more than {MAX_NODES} values in one document")));
+            return Err(Fault::limit(
+                line,
+                format!("more than {MAX_NODES} values in one document"),
+            ));
         }
         if self.spent.bytes > MAX_ALIAS_BYTES {
-            return Err(Fault::limit(line, "aliases stand for more than 16 MiB of text"));
+            return Err(Fault::limit(
+                line,
+                "aliases stand for more than 16 MiB of text",
+            ));
         }
         Ok(())
     }
 
     fn open(&mut self, frame: Frame, line: usize) -> Result<(), Fault> {
         if let Some(Frame::Map { key: None, .. }) = self.stack.last() {
-            return Err(Fault::syntax(line, "a key must be text, not a list or an object"));
+            return Err(Fault::syntax(
+                line,
+                "a key must be text, not a list or an object",
+            ));
         }
         if self.stack.len() >= MAX_DEPTH {
             return Err(Fault::limit(line, too_deep()));
@@ -274,7 +302,9 @@ impl Builder {
             }
             None => self.root = Some(value),
             Some(Frame::Seq { items, .. }) => items.push(value),
-            Some(Frame::Map { map, key, merges, .. }) => match key.take() {
+            Some(Frame::Map {
+                map, key, merges, ..
+            }) => match key.take() {
                 Some(key) if key == MERGE => merges.push(value),
                 Some(key) => {
                     map.insert(key, value);
@@ -295,17 +325,26 @@ fn merge_into(map: &mut Map<String, Value>, from: Value, line: usize) -> Result<
             }
             Ok(())
         }
-        Value::Array(list) if list.iter().all(Value::is_object) => {
-            list.into_iter().try_for_each(|from| merge_into(map, from, line))
-        }
-        _ => Err(Fault::syntax(line, "\"<<\" must be an object or a list of objects")),
+        Value::Array(list) if list.iter().all(Value::is_object) => list
+            .into_iter()
+            .try_for_each(|from| merge_into(map, from, line)),
+        _ => Err(Fault::syntax(
+            line,
+            "\"<<\" must be an object or a list of objects",
+        )),
     }
 }
 
-fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Result<Value, Fault> {
+fn scalar_value(
+    text: &str,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    line: usize,
+) -> Result<Value, Fault> {
     let resolve = || {
-        scalar::resolve(text)
-            .ok_or_else(|| Fault::syntax(line, format!("{text} is not a number that JSON can hold")))
+        scalar::resolve(text).ok_or_else(|| {
+            Fault::syntax(line, format!("{text} is not a number that JSON can hold"))
+        })
     };
     let Some(tag) = tag else {
         return if style == ScalarStyle::Plain {
@@ -321,7 +360,12 @@ fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) 
         None if tag.handle().is_empty() || tag.suffix().is_empty() => {
             return Ok(Value::String(text.to_owned()));
         }
-        _ => return Err(Fault::syntax(line, format!("the tag {} is not supported", tag.original()))),
+        _ => {
+            return Err(Fault::syntax(
+                line,
+                format!("the tag {} is not supported", tag.original()),
+            ));
+        }
     };
     let fits = match wanted {
         Some("int") => value.is_i64() || value.is_u64(),
@@ -332,6 +376,9 @@ fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) 
     if fits {
         Ok(value)
     } else {
-        Err(Fault::syntax(line, format!("the value is no {}", wanted.unwrap_or("value"))))
+        Err(Fault::syntax(
+            line,
+            format!("the value is no {}", wanted.unwrap_or("value")),
+        ))
     }
 }
