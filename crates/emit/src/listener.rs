@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use pilotfish_ir as ir;
 use pilotfish_ir::ClusterName;
 use pilotfish_ir::listener::{
-    Chain, ChainMatch, Direction, DnsCache, Handler, Inspect, Side, Tcp, TcpCodec, Transport,
+    Chain, ChainMatch, Direction, DnsCache, Handler, Inspect, Ports, Side, Tcp, TcpCodec, Transport,
 };
 use pilotfish_protos::envoy::config::core::v3 as core;
 use pilotfish_protos::envoy::config::listener::v3::{
@@ -214,15 +214,15 @@ fn matches(conditions: &ChainMatch) -> pb::FilterChainMatch {
 /// Listener filters in the order they must run: what says where the connection goes comes before what looks into it.
 fn inspect(inspect: &Inspect, dialect: &Dialect) -> Vec<pb::ListenerFilter> {
     let mut chain = Vec::new();
-    let mut push = |extension: Extension, filter: &pb::ListenerFilter, except: Option<&[u16]>| {
-        if let Some(ports) = except.filter(|_| dialect.has(extension)) {
+    let mut push = |extension: Extension, filter: &pb::ListenerFilter, on: Option<&Ports>| {
+        if let Some(ports) = on.filter(|_| dialect.has(extension)) {
             chain.push(pb::ListenerFilter {
-                filter_disabled: on_ports(ports),
+                filter_disabled: off(ports),
                 ..filter.clone()
             });
         }
     };
-    let wanted = |wanted: bool| wanted.then_some(&[] as &[u16]);
+    let wanted = |wanted: bool| wanted.then_some(&Ports::ALL);
     push(
         Extension::ProxyProtocol,
         &PROXY_PROTOCOL,
@@ -241,14 +241,24 @@ fn inspect(inspect: &Inspect, dialect: &Dialect) -> Vec<pb::ListenerFilter> {
     push(
         Extension::TlsInspector,
         &TLS_INSPECTOR,
-        inspect.tls.as_deref(),
+        inspect.tls.as_ref(),
     );
     push(
         Extension::HttpInspector,
         &HTTP_INSPECTOR,
-        inspect.http.as_deref(),
+        inspect.http.as_ref(),
     );
     chain
+}
+
+/// Where a filter is switched off; `None` for nowhere.
+fn off(ports: &Ports) -> Option<pb::ListenerFilterChainMatchPredicate> {
+    match ports {
+        Ports::Except(ports) => on_ports(ports),
+        Ports::Only(ports) => on_ports(ports).map(|on| pb::ListenerFilterChainMatchPredicate {
+            rule: Some(predicate::Rule::NotMatch(Box::new(on))),
+        }),
+    }
 }
 
 /// Holds on any of these destination ports; `None` for no ports.

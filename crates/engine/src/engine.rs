@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
 use pilotfish_ir::listener::Tracing;
-use pilotfish_lower::{Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, ProxyKind, RouteScope};
+use pilotfish_config::networking::Sidecar;
+use pilotfish_lower::{visibility, Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, ProxyKind, RouteScope};
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
 use pilotfish_xds::{ResourceSet, TypeUrl, View};
@@ -292,20 +293,20 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
     let locality = facts.locality.clone().or_else(|| workload.map(|w| w.locality.clone())).unwrap_or_default();
     let instances = workload.map(|w| w.instances.clone()).unwrap_or_default();
     let headless = instances.iter().any(|i| reader.service(&i.service).is_some_and(|s| s.resolution == Resolution::Passthrough));
-    let label = |names: &[&str]| names.iter().find_map(|n| labels.get(*n)).filter(|v| !v.is_empty()).cloned();
+    let label = |name: &str| labels.get(name).filter(|v| !v.is_empty()).cloned();
     let tracing = Tracing {
-        service: label(&["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]).unwrap_or_else(|| facts.workload.clone()),
-        revision: label(&["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"]).unwrap_or_else(|| Text::from("latest")),
+        service: label("service.istio.io/canonical-name").unwrap_or_else(|| Text::from("unknown")),
+        revision: label("service.istio.io/canonical-revision").unwrap_or_else(|| Text::from("latest")),
         namespace: facts.namespace.clone(),
         cluster: facts.cluster.clone(),
         mesh: facts.mesh_id.clone(),
         sampling: 100,
     };
-    let d = facts.dialect;
+    let d = || facts.dialect.clone();
     let router = facts.kind == ProxyKind::Router;
     let served = if router { instances.clone() } else { Vec::new() };
     let mut out = Sections {
-        clusters: vec![Section::Clusters(ClusterScope { client: client.clone(), locality: locality.clone() }, d)],
+        clusters: vec![Section::Clusters(ClusterScope { client: client.clone(), locality: locality.clone() }, d())],
         endpoints: vec![Section::Endpoints(
             EndpointScope {
                 client: client.clone(),
@@ -314,9 +315,9 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
                 cluster: facts.cluster.clone(),
                 node: if node_bound { facts.node.clone() } else { Text::default() },
             },
-            d,
+            d(),
         )],
-        routes: vec![Section::Routes(RouteScope { client: client.clone(), instances: served.clone() }, d)],
+        routes: vec![Section::Routes(RouteScope { client: client.clone(), instances: served.clone() }, d())],
         listeners: vec![Section::Listeners(
             ListenerScope {
                 client: client.clone(),
@@ -325,13 +326,16 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
                 instances: served,
                 http10: facts.http10,
             },
-            d,
+            d(),
         )],
     };
     if !router {
-        let inbound = InboundScope { client, tracing, instances, http10: facts.http10, addresses: Vec::new() };
-        out.clusters.push(Section::InboundClusters(inbound.clone(), d));
-        out.listeners.push(Section::InboundListeners(inbound, d));
+        // Only a written ingress listener is named after the proxy's own address.
+        let ingress = visibility::sidecar(reader, &client).and_then(|o| o.get::<Sidecar>()).is_some_and(|s| !s.ingress.is_empty());
+        let addresses = if ingress { facts.addresses.clone() } else { Vec::new() };
+        let inbound = InboundScope { client, tracing, instances, http10: facts.http10, addresses };
+        out.clusters.push(Section::InboundClusters(inbound.clone(), d()));
+        out.listeners.push(Section::InboundListeners(inbound, d()));
     }
     out
 }

@@ -1,6 +1,7 @@
 //! What a proxy says of itself when it connects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pilotfish_emit::Dialect;
 use pilotfish_lower::{Interception, ProxyKind};
@@ -28,12 +29,11 @@ pub struct ProxyFacts {
     pub(crate) network: Text,
     pub(crate) mesh_id: Text,
     pub(crate) node: Text,
-    pub(crate) workload: Text,
     pub(crate) interception: Interception,
     pub(crate) dns_capture: bool,
     pub(crate) privileged: bool,
     pub(crate) http10: bool,
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: Arc<Dialect>,
 }
 
 /// Why a node cannot be served.
@@ -119,7 +119,6 @@ impl ProxyFacts {
             network: get("NETWORK")?.unwrap_or_default(),
             mesh_id: get("MESH_ID")?.unwrap_or_default(),
             node: get("NODE_NAME")?.unwrap_or_default(),
-            workload: get("WORKLOAD_NAME")?.unwrap_or_default(),
             interception: match get("INTERCEPTION_MODE")?.as_deref() {
                 Some("TPROXY") => Interception::Tproxy,
                 Some("NONE") => Interception::None,
@@ -128,7 +127,7 @@ impl ProxyFacts {
             dns_capture: yes(get("DNS_CAPTURE")?),
             privileged: !yes(get("UNPRIVILEGED_POD")?),
             http10: yes(get("HTTP10")?),
-            dialect: Dialect::from_extensions(&listed),
+            dialect: Arc::new(Dialect::from_extensions(&listed)),
         })
     }
 

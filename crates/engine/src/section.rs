@@ -18,12 +18,12 @@ use crate::intern::{self, Interner};
 /// One part of a configuration for one scope; equal values are the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Section {
-    Clusters(ClusterScope, Dialect),
-    Endpoints(EndpointScope, Dialect),
-    Routes(RouteScope, Dialect),
-    Listeners(ListenerScope, Dialect),
-    InboundClusters(InboundScope, Dialect),
-    InboundListeners(InboundScope, Dialect),
+    Clusters(ClusterScope, Arc<Dialect>),
+    Endpoints(EndpointScope, Arc<Dialect>),
+    Routes(RouteScope, Arc<Dialect>),
+    Listeners(ListenerScope, Arc<Dialect>),
+    InboundClusters(InboundScope, Arc<Dialect>),
+    InboundListeners(InboundScope, Arc<Dialect>),
 }
 
 /// The unit of work.
@@ -79,17 +79,17 @@ impl Section {
     /// The resources of one piece, encoded. `finish` gives the sources once everything has been read.
     pub(crate) fn resources(&self, r: &Reader<'_>, key: &PieceKey) -> Vec<Draft> {
         match (self, key) {
-            (Self::Clusters(s, d), PieceKey::Fixed) => clusters(cluster::fixed(r, s), *d),
-            (Self::Clusters(s, d), PieceKey::Service(id)) => clusters(cluster::outbound(r, s, id), *d),
+            (Self::Clusters(s, d), PieceKey::Fixed) => clusters(cluster::fixed(r, s), d),
+            (Self::Clusters(s, d), PieceKey::Service(id)) => clusters(cluster::outbound(r, s, id), d),
             (Self::Endpoints(s, d), PieceKey::Service(id)) => {
-                let d = *d;
-                endpoint::sets(r, s, id).into_iter().map(|set| Draft::new(intern::key(&("eds", &set, &d)), move || emit::endpoints(&set, &d))).collect()
+                let draft = |set| Draft::new(intern::key(&("eds", &set, d)), d, move |d| emit::endpoints(&set, d));
+                endpoint::sets(r, s, id).into_iter().map(draft).collect()
             }
-            (Self::Listeners(s, d), PieceKey::Fixed) if s.client.kind == ProxyKind::Router => listeners(gateway::listeners(r, s), *d),
-            (Self::Listeners(s, d), PieceKey::Fixed) => listeners(outbound::intercept(r, s).into_iter().collect(), *d),
-            (Self::Listeners(s, d), PieceKey::Port(p)) => listeners(outbound::listeners(r, s, *p), *d),
-            (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), *d),
-            (Self::InboundListeners(s, d), PieceKey::Fixed) => listeners(inbound::listeners(r, s), *d),
+            (Self::Listeners(s, d), PieceKey::Fixed) if s.client.kind == ProxyKind::Router => listeners(gateway::listeners(r, s), d),
+            (Self::Listeners(s, d), PieceKey::Fixed) => listeners(outbound::intercept(r, s).into_iter().collect(), d),
+            (Self::Listeners(s, d), PieceKey::Port(p)) => listeners(outbound::listeners(r, s, *p), d),
+            (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), d),
+            (Self::InboundListeners(s, d), PieceKey::Fixed) => listeners(inbound::listeners(r, s), d),
             _ => Vec::new(),
         }
     }
@@ -136,28 +136,29 @@ fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
 /// A resource that is lowered but perhaps not encoded: somebody may have done it already.
 pub(crate) struct Draft {
     key: u128,
-    encode: Box<dyn FnOnce() -> Encoded>,
+    dialect: Arc<Dialect>,
+    encode: Box<dyn FnOnce(&Dialect) -> Encoded>,
 }
 
 impl Draft {
-    fn new(key: u128, encode: impl FnOnce() -> Encoded + 'static) -> Self {
-        Self { key, encode: Box::new(encode) }
+    fn new(key: u128, dialect: &Arc<Dialect>, encode: impl FnOnce(&Dialect) -> Encoded + 'static) -> Self {
+        Self { key, dialect: dialect.clone(), encode: Box::new(encode) }
     }
 
     /// The shared resource.
     pub(crate) fn finish(self, sources: &Arc<[Text]>, shared: &Interners) -> Arc<Resource> {
         let key = intern::key(&(self.key, sources));
         shared.resources.get(key, || {
-            let e = (self.encode)();
+            let e = (self.encode)(&self.dialect);
             Resource::new(e.name, e.any, sources.clone())
         })
     }
 }
 
-fn clusters(all: Vec<pilotfish_ir::Cluster>, d: Dialect) -> Vec<Draft> {
-    all.into_iter().map(|c| Draft::new(intern::key(&("cds", &c, &d)), move || emit::cluster(&c, &d))).collect()
+fn clusters(all: Vec<pilotfish_ir::Cluster>, d: &Arc<Dialect>) -> Vec<Draft> {
+    all.into_iter().map(|c| Draft::new(intern::key(&("cds", &c, d)), d, move |d| emit::cluster(&c, d))).collect()
 }
 
-fn listeners(all: Vec<pilotfish_ir::Listener>, d: Dialect) -> Vec<Draft> {
-    all.into_iter().map(|l| Draft::new(intern::key(&("lds", &l, &d)), move || emit::listener(&l, &d))).collect()
+fn listeners(all: Vec<pilotfish_ir::Listener>, d: &Arc<Dialect>) -> Vec<Draft> {
+    all.into_iter().map(|l| Draft::new(intern::key(&("lds", &l, d)), d, move |d| emit::listener(&l, d))).collect()
 }

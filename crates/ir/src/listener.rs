@@ -53,10 +53,24 @@ pub struct Inspect {
     pub original_src: bool,
     /// A PROXY header is read.
     pub proxy_protocol: bool,
-    /// TLS, except on these destination ports.
-    pub tls: Option<Vec<u16>>,
-    /// HTTP, except on these destination ports.
-    pub http: Option<Vec<u16>>,
+    /// TLS, on these destination ports.
+    pub tls: Option<Ports>,
+    /// HTTP, on these destination ports.
+    pub http: Option<Ports>,
+}
+
+/// A set of destination ports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ports {
+    /// All but these.
+    Except(Vec<u16>),
+    /// Just these.
+    Only(Vec<u16>),
+}
+
+impl Ports {
+    /// Every port.
+    pub const ALL: Self = Self::Except(Vec::new());
 }
 
 /// Filters for connections that match.

@@ -4,10 +4,10 @@ use pilotfish_config::networking::{ClientTlsMode, ClientTlsSettings, Subset, Tra
 use pilotfish_ir::cluster::{Balancing, Discovery, DnsFamily, Policy, ServiceRef, UpstreamHttp};
 use pilotfish_ir::tls::{CustomTls, MutualTls, SecretSource, UpstreamTls};
 use pilotfish_ir::{Cluster, ClusterName, EndpointSet, Millis};
-use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, ServiceId};
+use pilotfish_mesh::{Port, Reader, Resolution, Service, ServiceId};
 
 use crate::policy::{self, Rule};
-use crate::{endpoint, locality, ClusterScope, EndpointScope, Families, ProxyKind, Text};
+use crate::{endpoint, locality, visibility, ClusterScope, EndpointScope, Families, ProxyKind, Text};
 
 /// Clusters every proxy has.
 pub fn fixed(reader: &Reader<'_>, scope: &ClusterScope) -> Vec<Cluster> {
@@ -56,7 +56,7 @@ pub fn outbound(reader: &Reader<'_>, scope: &ClusterScope, id: &ServiceId) -> Ve
     }
     let rule = policy::rule(reader, &scope.client, service);
     let mut out = Vec::new();
-    for port in service.ports.iter().filter(|p| p.protocol != Protocol::Udp) {
+    for port in visibility::ports(reader, &scope.client, service) {
         out.extend(one(reader, scope, service, port, rule, None));
         for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
             out.extend(one(reader, scope, service, port, rule, Some(subset)));

@@ -10,7 +10,7 @@ use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId}
 use crate::locality::{self, Group, Member};
 use crate::policy::{self, Rule};
 use crate::visibility;
-use crate::{EndpointScope, Families, Text};
+use crate::{EndpointScope, Text};
 
 /// All endpoint sets of one service: one for each port, and one more for each port and subset.
 pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
@@ -20,7 +20,7 @@ pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<E
     }
     let rule = policy::rule(reader, &scope.client, service);
     let mut out = Vec::new();
-    for port in service.ports.iter().filter(|p| p.protocol != pilotfish_mesh::Protocol::Udp) {
+    for port in visibility::ports(reader, &scope.client, service) {
         out.push(set(reader, scope, service, port, rule, None));
         for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
             out.push(set(reader, scope, service, port, rule, Some(subset)));
@@ -70,7 +70,7 @@ pub(crate) fn groups(
     let unhealthy_too = policy.outlier_detection.as_ref().is_none_or(|o| o.min_health_percent <= 0);
     let mut by_place: std::collections::BTreeMap<String, Group<Candidate>> = std::collections::BTreeMap::new();
     for e in all.iter().filter(|e| takes(e, scope, service, subset, unhealthy_too)) {
-        let Some(built) = build(e, scope, dns, mutual_tls(reader, service, e, policy)) else { continue };
+        let Some(built) = build(e, reader.settings().dual_stack, dns, mutual_tls(reader, service, e, policy)) else { continue };
         let l = &e.locality;
         let group = by_place.entry(format!("{}/{}/{}", l.region, l.zone, l.subzone)).or_insert_with(|| Group {
             locality: l.clone(),
@@ -118,16 +118,11 @@ fn mutual_tls(reader: &Reader<'_>, service: &Service, e: &Endpoint, policy: &Tra
     e.mutual_tls && reader.mesh().enable_auto_mtls != Some(false)
 }
 
-fn build(e: &Endpoint, scope: &EndpointScope, dns: bool, mutual_tls: bool) -> Option<ir::Endpoint> {
-    let families = scope.client.families;
-    let is_ip = |a: &Text| a.parse::<std::net::IpAddr>().ok();
+fn build(e: &Endpoint, dual_stack: bool, dns: bool, mutual_tls: bool) -> Option<ir::Endpoint> {
     let usable: Vec<Address> = e
         .addresses
         .iter()
-        .filter(|a| match is_ip(a) {
-            Some(ip) => families == Families::Dual || e.addresses.len() == 1 || if ip.is_ipv4() { families.v4() } else { families.v6() },
-            None => dns || a.starts_with("unix://"),
-        })
+        .filter(|a| dns || a.starts_with("unix://") || a.parse::<std::net::IpAddr>().is_ok())
         .map(|a| match a.strip_prefix("unix://") {
             Some(path) => Address::Unix(Text::from(path)),
             None => Address::Socket(a.clone(), e.port),
@@ -136,14 +131,10 @@ fn build(e: &Endpoint, scope: &EndpointScope, dns: bool, mutual_tls: bool) -> Op
     let mut addresses = usable.into_iter();
     let address = addresses.next()?;
     let (name, revision) = pilotfish_mesh::endpoint::canonical(e);
-    let workload = if e.workload.is_empty() && name.is_empty() {
-        Text::default()
-    } else {
-        Text::from(format!("{};{};{};{};{}", e.workload, e.namespace, name, revision, e.cluster))
-    };
+    let workload = Text::from(format!("{};{};{};{};{}", e.workload, e.namespace, name, revision, e.cluster));
     Some(ir::Endpoint {
         address,
-        additional: if families == Families::Dual { addresses.collect() } else { Vec::new() },
+        additional: if dual_stack { addresses.collect() } else { Vec::new() },
         health: match e.health {
             EndpointHealth::Unknown => Health::Unknown,
             EndpointHealth::Healthy => Health::Healthy,

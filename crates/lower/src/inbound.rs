@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pilotfish_config::networking::{CaptureMode, IstioIngressListener, Sidecar};
 use pilotfish_ir::cluster::{Discovery, Policy, ServiceRef, UpstreamHttp};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, EndpointSet, Health, Locality};
-use pilotfish_ir::listener::{Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Routes, Side, Transport};
+use pilotfish_ir::listener::{Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Ports, Routes, Side, Tcp, Transport};
 use pilotfish_ir::route::{Forward, Retries};
 use pilotfish_ir::tls::{DownstreamMutual, DownstreamTls};
 use pilotfish_ir::{endpoint, Cluster, ClusterName, Listener, Millis, RouteTable, VirtualHost};
@@ -49,7 +49,11 @@ fn served(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Served> {
     if let Some((object, spec)) = ingress(reader, scope) {
         for i in &spec.ingress {
             let Some(number) = i.port.as_ref().and_then(|p| u16::try_from(p.number).ok()) else { continue };
-            let binds = if i.bind.is_empty() { wildcards.clone() } else { vec![Text::from(i.bind.as_str())] };
+            let binds = match (i.bind.as_str(), scope.addresses.first()) {
+                ("", Some(own)) => vec![own.clone()],
+                ("", None) => wildcards.clone(),
+                (written, _) => vec![Text::from(written)],
+            };
             by_port.entry(number).or_insert_with(|| Served {
                 number,
                 target: number,
@@ -78,7 +82,7 @@ fn served(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Served> {
             });
         }
     }
-    by_port.into_values().filter(|s| s.protocol != Protocol::Udp).collect()
+    by_port.into_values().collect()
 }
 
 /// Inbound listeners.
@@ -163,10 +167,12 @@ fn inspectors(chains: &[Chain]) -> Inspect {
         n.0 |= c.matches.transport == Some(Transport::Tls);
         n.1 |= c.matches.alpn.iter().any(|a| matches!(&**a, "http/1.1" | "h2c"));
     }
-    let without = |pick: fn(&(bool, bool)) -> bool| {
-        needs.values().any(pick).then(|| needs.iter().filter(|(_, n)| !pick(n)).map(|(p, _)| *p).collect::<Vec<u16>>())
-    };
-    Inspect { tls: without(|n| n.0), http: without(|n| n.1), ..Default::default() }
+    let with = |pick: fn(&(bool, bool)) -> bool, want: bool| needs.iter().filter(|(_, n)| pick(n) == want).map(|(p, _)| *p).collect::<Vec<u16>>();
+    // Ports nobody serves (port 0 here) are looked into only if the chains for them ask.
+    let everywhere = needs.get(&0).is_some_and(|n| n.0);
+    let tls = needs.values().any(|n| n.0).then(|| if everywhere { Ports::Except(with(|n| n.0, false)) } else { Ports::Only(with(|n| n.0, true)) });
+    let http = needs.values().any(|n| n.1).then(|| Ports::Except(with(|n| n.1, false)));
+    Inspect { tls, http, ..Default::default() }
 }
 
 const MUTUAL_HTTP: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2"];
@@ -212,7 +218,7 @@ fn permissive(reader: &Reader<'_>, scope: &InboundScope, s: &Served, http: bool,
         },
         explicit_match: false,
         tls: mutual.then(|| DownstreamTls::Mutual(server_tls(reader, http))),
-        handler: if http { http_handler(reader, scope, s, to) } else { Handler::Tcp(outbound::tcp_to(to, Side::Server)) },
+        handler: if http { http_handler(reader, scope, s, to) } else { Handler::Tcp(tcp_handler(reader, s, to)) },
         metadata_exchange: true,
         connect_timeout: None,
         origin: s.origin.clone(),
@@ -237,6 +243,12 @@ fn server_tls(reader: &Reader<'_>, http: bool) -> DownstreamMutual {
         tls13_only: false,
         ciphers: CIPHERS.iter().map(|c| Text::from(*c)).collect(),
     }
+}
+
+fn tcp_handler(reader: &Reader<'_>, s: &Served, to: ClusterName) -> Tcp {
+    let mut tcp = outbound::tcp_to(to, Side::Server);
+    tcp.codec = outbound::codec(reader, s.protocol);
+    tcp
 }
 
 fn http_handler(reader: &Reader<'_>, scope: &InboundScope, s: &Served, to: ClusterName) -> Handler {
@@ -298,19 +310,20 @@ pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
         return out;
     }
     // All services of a port are named, the oldest first.
-    let mut by_port: BTreeMap<u16, (Protocol, Vec<ServiceRef>)> = BTreeMap::new();
+    let mut by_port: BTreeMap<u16, (u16, Protocol, Vec<ServiceRef>)> = BTreeMap::new();
     if scope.client.interception != Interception::None {
         for i in &scope.instances {
             let Some(service) = reader.service(&i.service) else { continue };
-            let Some(port) = service.port(i.port).filter(|p| p.protocol != Protocol::Udp) else { continue };
-            let (_, refs) = by_port.entry(i.target).or_insert((port.protocol, Vec::new()));
+            let Some(port) = service.port(i.port) else { continue };
+            let (first, _, refs) = by_port.entry(i.target).or_insert((i.port, port.protocol, Vec::new()));
             let r = ServiceRef { host: service.id.host.clone(), name: service.name.clone(), namespace: service.id.namespace.clone() };
-            if !refs.contains(&r) {
+            // Services that reach the port under another number are not named.
+            if *first == i.port && !refs.contains(&r) {
                 refs.push(r);
             }
         }
     }
-    for (target, (protocol, services)) in by_port {
+    for (target, (_, protocol, services)) in by_port {
         let mut c = local(reader, scope, target, protocol);
         c.services = services;
         out.push(c);
@@ -336,9 +349,6 @@ fn passthrough_clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluste
 
 /// Connections to the application come from an address that interception leaves alone.
 fn mark(c: &mut Cluster, scope: &InboundScope) {
-    if scope.client.interception == Interception::Tproxy {
-        return;
-    }
     let (first, more) = source_addresses(scope.client.families);
     c.source_address = Some(first);
     c.extra_source_addresses = more;

@@ -9,7 +9,7 @@ use pilotfish_config::networking::{L4MatchAttributes, RouteDestination, TlsMatch
 use pilotfish_config::Object;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
-    Chain, ChainMatch, ClientCert, Direction, DnsCache, EscapedSlashes, Handler, Http, Inspect, Routes, Side, Tcp, TcpCodec, Tracing, Transport,
+    Chain, ChainMatch, ClientCert, Direction, DnsCache, EscapedSlashes, Handler, Http, Inspect, Ports, Routes, Side, Tcp, TcpCodec, Tracing, Transport,
 };
 use pilotfish_ir::{ClusterName, Listener, Millis};
 use pilotfish_mesh::{Protocol, Reader, Registry, Resolution, Service};
@@ -143,6 +143,8 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
         }
         for service in visibility::services_on_port(reader, &scope.client, &e, port) {
             let Some(own) = service.port(port) else { continue };
+            // Each address of a ServiceEntry has a listener of its own.
+            let each = service.registry == Registry::External && !own.protocol.is_http() && e.bind_addresses(&scope.client).is_empty();
             let protocol = written.map_or(own.protocol, |(_, p, _)| p);
             let offer = |binds| Offer { service, number: port, protocol, binds, bind_to_port: e.binds(&scope.client) };
             let binds = e.bind_addresses(&scope.client);
@@ -153,6 +155,12 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
                 if !(service.registry == Registry::External && service.selector.is_none() && no_endpoints(reader, service, port)) {
                     continue;
                 }
+            }
+            if each && service.addresses.len() > 1 {
+                for address in &service.addresses {
+                    add(reader, scope, &mut entries, offer(vec![address.clone()]));
+                }
+                continue;
             }
             add(reader, scope, &mut entries, offer(binds));
         }
@@ -198,19 +206,13 @@ fn add(reader: &Reader<'_>, scope: &ListenerScope, entries: &mut BTreeMap<Text, 
     let wildcards: Vec<Text> = scope.client.families.wildcards().iter().map(|w| Text::from(*w)).collect();
     let mut networks: Vec<Text> = Vec::new();
     if offer.binds.is_empty() {
-        if offer.protocol.is_http() {
+        offer.binds = if offer.protocol.is_http() { wildcards.clone() } else { visibility::addresses(offer.service, &scope.client) };
+        if *offer.binds[0] == *visibility::UNSPECIFIED && offer.service.registry == Registry::External {
             offer.binds.clone_from(&wildcards);
-        } else {
-            let addresses = visibility::addresses(offer.service, &scope.client);
-            if addresses[0].contains('/') {
-                offer.binds.clone_from(&wildcards);
-                networks = addresses;
-            } else if *addresses[0] == *visibility::UNSPECIFIED && offer.service.registry == Registry::External {
-                offer.binds.clone_from(&wildcards);
-            } else {
-                offer.binds = addresses;
-            }
         }
+    }
+    if offer.binds[0].contains('/') {
+        networks = std::mem::replace(&mut offer.binds, wildcards.clone());
     }
     let on_wildcard = offer.binds[0] == wildcards[0];
     let Some(entry) = entries.get_mut(&offer.binds[0]) else {
@@ -301,7 +303,7 @@ fn default_tcp_chain(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'
     let port = if service.ports.len() == 1 { service.ports[0].number } else { offer.number };
     let cluster = ClusterName::Outbound { port, subset: Text::default(), host: service.id.host.clone() };
     // On a shared address only the server name tells TLS services apart.
-    let by_name = offer.protocol.is_tls() && on_wildcard;
+    let by_name = offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
     let mut tcp = tcp_to(cluster, Side::Client);
     tcp.codec = codec(reader, offer.protocol);
     let rule = policy::rule(reader, &scope.client, service);
@@ -404,7 +406,7 @@ fn weighted(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, objec
 }
 
 /// Protocols whose statistics Envoy can keep; some only if switched on.
-fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
+pub(crate) fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
     let on = |name: &str, default: bool| reader.settings().features.get(name).map_or(default, |v| &**v == "true");
     match p {
         Protocol::Mongo if on("PILOT_ENABLE_MONGO_FILTER", true) => TcpCodec::Mongo,
@@ -507,7 +509,7 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
         bind: entry.bind_to_port,
         use_original_dst: false,
         transparent: false,
-        inspect: Inspect { tls: needs_tls.then(Vec::new), http: needs_http.then(Vec::new), ..Default::default() },
+        inspect: Inspect { tls: needs_tls.then_some(Ports::ALL), http: needs_http.then_some(Ports::ALL), ..Default::default() },
         continue_on_timeout: true,
         inspect_timeout: Some(if needs_http { detection } else { Millis(0) }),
         chains,

@@ -123,7 +123,9 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
     if let Some(e) = egress_for(&egress, key) {
         let port = key.port();
         let services = if port == 0 { visibility::services(reader, client, e) } else { visibility::services_on_port(reader, client, e, port) };
-        let routable: Vec<&Arc<Service>> = services.into_iter().filter(|s| routes_at(s, port)).collect();
+        // An alias has no routes of its own, but a VirtualService may write some for it.
+        let own = |s: &Service| s.resolution != Resolution::Alias || virtual_service_for(reader, client, &s.id.host).is_some();
+        let routable: Vec<&Arc<Service>> = services.into_iter().filter(|s| routes_at(s, port) && own(s)).collect();
         out.extend(written_hosts(reader, client, port, &routable));
         out.extend(routable.iter().map(|s| HostKey::Service(s.id.clone())));
     }
@@ -132,7 +134,7 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
 }
 
 fn routes_at(service: &Service, port: u16) -> bool {
-    service.resolution != Resolution::Alias && service.ports.iter().any(|p| (port == 0 || p.number == port) && routable(p.protocol))
+    service.ports.iter().any(|p| (port == 0 || p.number == port) && routable(p.protocol))
 }
 
 /// HTTP, or something that may turn out to be HTTP.
@@ -322,7 +324,7 @@ fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text>
         let every: Vec<Text> = out.iter().map(|d| Text::from(format!("*.{d}"))).collect();
         out.extend(every);
     }
-    out.extend(visibility::addresses(service, client).iter().filter(|a| &***a != visibility::UNSPECIFIED).map(|a| domain_name(a)));
+    out.extend(visibility::named_addresses(service, client).iter().map(|a| domain_name(a)));
     out
 }
 

@@ -202,8 +202,8 @@ pub(crate) fn cluster(reader: &Reader<'_>, place: Place<'_>, namespace: &str, d:
         (None, Some(s)) if s.ports.len() == 1 => s.ports[0].number,
         _ => place.port,
     };
-    // An alias has no clusters of its own.
-    let host = service.and_then(|s| s.alias_of.clone()).unwrap_or(host);
+    // An external name has no clusters of its own.
+    let host = service.and_then(|s| s.external_name.clone()).unwrap_or(host);
     ClusterName::Outbound { port, subset: Text::from(d.subset.as_str()), host }
 }
 

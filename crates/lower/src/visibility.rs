@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pilotfish_config::mesh::OutboundTrafficMode as MeshOutboundMode;
 use pilotfish_config::networking::{CaptureMode, IstioEgressListener, OutboundTrafficMode, Sidecar};
 use pilotfish_config::Object;
-use pilotfish_mesh::{host, Protocol, Reader, Registry, Resolution, Service, ServiceId};
+use pilotfish_mesh::{host, ExportTo, Port, Protocol, Reader, Registry, Resolution, Service, ServiceId};
 
 use crate::{Client, Families, Interception, ProxyKind, Text};
 
@@ -106,10 +106,25 @@ pub fn exported(service: &Service, client: &Client) -> bool {
     service.export_to.visible(&client.namespace, &service.id.namespace)
 }
 
+fn rank(export_to: &ExportTo, client: &Client) -> u8 {
+    match export_to {
+        ExportTo::Private => 0,
+        ExportTo::Namespaces(n) if n.len() == 1 && n.contains(&client.namespace) => 0,
+        ExportTo::Namespaces(_) => 1,
+        ExportTo::Public | ExportTo::None => 2,
+    }
+}
+
 /// The service that owns a host as one egress listener sees it: of several declarations of one host a Kubernetes service
 /// wins, then the oldest.
 fn wins(candidate: &Service, holder: &Service) -> bool {
     holder.registry != Registry::Kubernetes && candidate.registry == Registry::Kubernetes
+}
+
+/// Ports of a service that a proxy sees: all that some egress listener without a port shows, or the one it is written for.
+pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> Vec<&'s Port> {
+    let shown: Vec<Option<u16>> = egress(reader, client).iter().filter(|e| e.selects(&service.id)).map(|e| e.port().map(|(n, ..)| n)).collect();
+    service.ports.iter().filter(|p| p.protocol != Protocol::Udp && shown.iter().any(|s| s.is_none_or(|n| n == p.number))).collect()
 }
 
 /// Services a proxy sees through `egress`, oldest first, one for each host.
@@ -124,9 +139,12 @@ pub fn services_on_port<'w>(reader: &Reader<'w>, client: &Client, egress: &Egres
 }
 
 fn select<'w>(all: impl Iterator<Item = &'w Arc<Service>>, client: &Client, egress: &Egress<'_>) -> Vec<&'w Arc<Service>> {
+    // What is meant for this namespace comes before what is meant for everybody.
+    let mut seen: Vec<&Arc<Service>> = all.filter(|s| exported(s, client) && egress.selects(&s.id)).collect();
+    seen.sort_by_key(|s| rank(&s.export_to, client));
     let mut out: Vec<&Arc<Service>> = Vec::new();
     let mut at: BTreeMap<&str, usize> = BTreeMap::new();
-    for s in all.filter(|s| exported(s, client) && egress.selects(&s.id)) {
+    for s in seen {
         match at.get(&*s.id.host) {
             Some(&i) if wins(s, out[i]) => out[i] = s,
             Some(_) => {}
@@ -142,7 +160,10 @@ fn select<'w>(all: impl Iterator<Item = &'w Arc<Service>>, client: &Client, egre
 /// The service a host means to a proxy, whatever its egress listeners.
 pub fn service_of_host<'w>(reader: &Reader<'w>, client: &Client, host: &str) -> Option<&'w Arc<Service>> {
     let mut found: Option<&Arc<Service>> = None;
-    for s in reader.services_of_host(host).iter().filter_map(|id| reader.service(id)).filter(|s| exported(s, client)) {
+    let mut seen: Vec<&Arc<Service>> =
+        reader.services_of_host(host).iter().filter_map(|id| reader.service(id)).filter(|s| exported(s, client)).collect();
+    seen.sort_by_key(|s| rank(&s.export_to, client));
+    for s in seen {
         match found {
             Some(holder) if !wins(s, holder) => {}
             _ => found = Some(s),
@@ -162,6 +183,11 @@ fn usable(address: &str, families: Families) -> bool {
         Some(false) => families.v6(),
         None => false,
     }
+}
+
+/// Addresses of a service that requests may name as their host.
+pub fn named_addresses(service: &Service, client: &Client) -> Vec<Text> {
+    addresses(service, client).into_iter().filter(|a| &**a != UNSPECIFIED && usable(a, client.families)).collect()
 }
 
 /// Addresses of a service as a proxy may use them; the main one first, and [`UNSPECIFIED`] alone if there is none.

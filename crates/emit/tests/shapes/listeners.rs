@@ -1,7 +1,7 @@
 use pilotfish_ir::cluster::DnsFamily;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
-    ClientCert, Direction, DnsCache, Handler, Inspect, Routes, Side, TcpCodec, Transport,
+    ClientCert, Direction, DnsCache, Handler, Inspect, Ports, Routes, Side, TcpCodec, Transport,
 };
 use pilotfish_ir::route::Action;
 use pilotfish_ir::tls::{DownstreamMutual, DownstreamTls, SecretSource};
@@ -364,8 +364,8 @@ pub(crate) fn virtual_inbound() -> Listener {
         original_dst: true,
         original_src: true,
         proxy_protocol: true,
-        tls: Some(vec![15006]),
-        http: Some(vec![8080, 15006]),
+        tls: Some(Ports::Except(vec![15006])),
+        http: Some(Ports::Except(vec![8080, 15006])),
     };
     listener
 }
