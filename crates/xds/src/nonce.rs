@@ -11,6 +11,11 @@ pub struct Nonce {
 }
 
 impl Nonce {
+    /// Whether both are of one stream.
+    pub(crate) fn is_same_stream(self, other: Self) -> bool {
+        self.stream == other.stream
+    }
+
     /// Reads what `Display` writes; anything else is no nonce of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, number) = text.split_once('.')?;

@@ -166,8 +166,12 @@ impl Session {
             _ if newest => Verdict::None,
             _ => Verdict::Stale,
         };
-        // What a stale request subscribes to does not count: the client repeats it when it answers the newest response.
+        // A stale request is not answered: the client repeats its subscription when it answers the newest response. It
+        // may take names away, though, so that one that is gone and back by then is known to be wanted anew.
         if !newest {
+            if watch.sent().is_some_and(|sent| sent.is_same_stream(nonce)) {
+                unsubscribe(watch, type_url, &request.resource_names);
+            }
             return verdict;
         }
         if subscribe(watch, type_url, request.resource_names) {
@@ -177,24 +181,38 @@ impl Session {
     }
 }
 
+/// Whether a list of names asks for everything.
+fn wants_all(watch: &Watch, type_url: &TypeUrl, names: &[String]) -> bool {
+    names.iter().any(|n| n == WILDCARD)
+        || (names.is_empty() && !watch.ever_named && type_url.is_whole())
+}
+
+/// Takes away what is not in the list.
+fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, names: &[String]) {
+    let wildcard = watch.subscription.is_wildcard() && wants_all(watch, type_url, names);
+    watch.subscription.set_wildcard(wildcard);
+    let listed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let mut kept = watch.subscription.named().clone();
+    kept.retain(|n| listed.contains(&**n));
+    watch.subscription.replace(kept);
+    watch
+        .asked
+        .retain(|n| watch.subscription.named().contains(n));
+    watch.forget_unwanted();
+}
+
 /// Replaces the subscription. True if it asks for something that it did not ask for before.
 fn subscribe(watch: &mut Watch, type_url: &TypeUrl, names: Vec<String>) -> bool {
-    let wildcard = names.iter().any(|n| n == WILDCARD)
-        || (names.is_empty() && !watch.ever_named && type_url.is_whole());
+    let wildcard = wants_all(watch, type_url, &names);
     watch.ever_named |= !names.is_empty();
-    let unchanged = watch.subscription.is_wildcard() == wildcard
-        && names.iter().filter(|n| *n != WILDCARD).count() == watch.subscription.named().len()
-        && names
-            .iter()
-            .all(|n| n == WILDCARD || watch.subscription.named().contains(n.as_str()));
-    if unchanged {
-        return false;
-    }
     let names: BTreeSet<Arc<str>> = names
         .into_iter()
         .filter(|n| n != WILDCARD)
         .map(|n| watch.intern(n))
         .collect();
+    if watch.subscription.is_wildcard() == wildcard && *watch.subscription.named() == names {
+        return false;
+    }
     let added = watch.subscription.replace(names);
     let newly_all = watch.subscription.set_wildcard(wildcard) && wildcard;
     if newly_all {

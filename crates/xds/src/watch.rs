@@ -27,6 +27,8 @@ struct Sent {
     nonce: Nonce,
     /// What the client held before.
     prior: View,
+    /// What it was to hold then.
+    view: View,
     /// Names in the response for another reason than a difference from `prior`.
     names: Names,
     /// The newest suspect that the response has dealt with.
@@ -182,6 +184,11 @@ impl Watch {
 
     /// Everything is to be sent again, whatever the client may hold.
     pub(crate) fn resend_all(&mut self) {
+        // A response that is still under way may yet bring what has been gone since.
+        let under_way: Vec<_> = self.unanswered.iter().map(|s| s.view.clone()).collect();
+        for view in under_way {
+            self.suspect(view);
+        }
         let base = std::mem::take(&mut self.base);
         self.suspect(base);
         self.answer = true;
@@ -419,6 +426,7 @@ impl Watch {
         self.unanswered.push_back(Sent {
             nonce,
             prior,
+            view: self.base.clone(),
             names,
             suspects: self.last_suspect,
             generation,

@@ -418,6 +418,7 @@ where
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the field is optional")]
 pub(crate) fn node(id: &str) -> Option<Node> {
     Some(Node {
         id: id.into(),
