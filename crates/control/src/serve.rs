@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use pilotfish_sources::files::{self, DirectorySource};
 use pilotfish_xds::{Limits, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -228,12 +227,10 @@ fn start_sources(
     for dir in &settings.config_dirs {
         tracing::info!(target: "file", "reading {}", dir.display());
     }
-    let options = files::Options::default();
-    let source = DirectorySource::new(settings.config_dirs.clone(), options.clone())?;
+    let dirs = settings.config_dirs.clone();
     let (batches, received) = mpsc::channel(4);
     vital.spawn(async move {
-        source
-            .run(batches)
+        crate::interim::directories(dirs, batches)
             .await
             .context("reading the configuration directories failed")
     });
@@ -256,7 +253,7 @@ fn start_sources(
     }
     let (updates, received) = mpsc::channel(4);
     vital.spawn(async move {
-        files::watch_mesh(mesh, networks, options, updates)
+        crate::interim::mesh(mesh, networks, updates)
             .await
             .context("reading the mesh configuration failed")
     });
