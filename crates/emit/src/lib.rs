@@ -11,6 +11,7 @@ use pilotfish_ir::Text;
 
 mod cluster;
 mod dialect;
+mod dns;
 mod endpoint;
 mod http;
 mod listener;
@@ -70,5 +71,18 @@ pub fn route_table(table: &ir::RouteTable, hosts: &[Bytes]) -> Encoded {
     Encoded {
         name: table.name.clone(),
         any: route::splice(table, hosts),
+    }
+}
+
+/// Names of one service, encoded as entries of the table.
+pub fn names(names: &[ir::dns::Name]) -> Bytes {
+    dns::entries(names)
+}
+
+/// The table of names: `istio.networking.nds.v1.NameTable`. The entries, encoded by [`names()`], are copied in as they are.
+pub fn name_table(entries: &[Bytes]) -> Encoded {
+    Encoded {
+        name: "NameTable".into(),
+        any: dns::splice(entries),
     }
 }

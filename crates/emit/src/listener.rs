@@ -222,7 +222,8 @@ fn inspect(inspect: &Inspect, dialect: &Dialect) -> Vec<pb::ListenerFilter> {
             });
         }
     };
-    let wanted = |wanted: bool| wanted.then_some(&Ports::ALL);
+    let all = Ports::ALL;
+    let wanted = |wanted: bool| wanted.then_some(&all);
     push(
         Extension::ProxyProtocol,
         &PROXY_PROTOCOL,

@@ -53,8 +53,11 @@ fn main() {
         let any = pilotfish_protos::json::from_json("envoy.config.core.v3.Node", &p["node"]).unwrap();
         let node = prost::Message::decode(any.value).unwrap();
         let mut proxy = engine.connect(ProxyFacts::from_node(&node).unwrap());
-        for (short, t) in [("cds", TypeUrl::Cluster), ("eds", TypeUrl::Endpoints), ("lds", TypeUrl::Listener), ("rds", TypeUrl::Route)] {
+        for (short, t) in [("cds", TypeUrl::Cluster), ("eds", TypeUrl::Endpoints), ("lds", TypeUrl::Listener), ("rds", TypeUrl::Route), ("nds", TypeUrl::NameTable)] {
             let view = engine.view(&mut proxy, &t);
+            if t == TypeUrl::NameTable && view.is_empty() {
+                continue;
+            }
             let items: Vec<_> = view
                 .iter()
                 .map(|r| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
 use pilotfish_ir::listener::Tracing;
 use pilotfish_config::networking::Sidecar;
-use pilotfish_lower::{visibility, Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, ProxyKind, RouteScope};
+use pilotfish_lower::{visibility, Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope};
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
 use pilotfish_xds::{ResourceSet, TypeUrl, View};
@@ -73,6 +73,7 @@ struct Sheets {
     endpoints: Vec<Arc<Shared>>,
     routes: Vec<Arc<Shared>>,
     listeners: Vec<Arc<Shared>>,
+    names: Vec<Arc<Shared>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -167,6 +168,7 @@ impl Engine {
             TypeUrl::Endpoints => &sheets.endpoints,
             TypeUrl::Listener => &sheets.listeners,
             TypeUrl::Route => &sheets.routes,
+            TypeUrl::NameTable => &sheets.names,
             TypeUrl::Other(_) => return View::unknown(),
             _ => return View::new([]),
         };
@@ -238,6 +240,7 @@ impl Engine {
             endpoints: take(sections.endpoints),
             routes: take(sections.routes),
             listeners: take(sections.listeners),
+            names: take(sections.names),
         });
     }
 
@@ -265,6 +268,7 @@ struct Sections {
     endpoints: Vec<Section>,
     routes: Vec<Section>,
     listeners: Vec<Section>,
+    names: Vec<Section>,
 }
 
 /// The scopes of a proxy: the only place where its facts become what lowering may read.
@@ -328,7 +332,11 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
             },
             d(),
         )],
+        names: Vec::new(),
     };
+    if facts.dns_capture {
+        out.names.push(Section::Names(NameScope { client: client.clone(), cluster: facts.cluster.clone() }));
+    }
     if !router {
         // Only a written ingress listener is named after the proxy's own address.
         let ingress = visibility::sidecar(reader, &client).and_then(|o| o.get::<Sidecar>()).is_some_and(|s| !s.ingress.is_empty());

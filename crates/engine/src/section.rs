@@ -8,7 +8,7 @@ use pilotfish_config::ObjectKey;
 use pilotfish_emit::{self as emit, Dialect, Encoded};
 use pilotfish_lower::route::{HostKey, TableKey};
 use pilotfish_lower::{
-    cluster, endpoint, gateway, inbound, outbound, route, visibility, ClusterScope, EndpointScope, InboundScope, ListenerScope, ProxyKind, RouteScope,
+    cluster, dns, endpoint, gateway, inbound, outbound, route, visibility, ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
@@ -24,6 +24,7 @@ pub(crate) enum Section {
     Listeners(ListenerScope, Arc<Dialect>),
     InboundClusters(InboundScope, Arc<Dialect>),
     InboundListeners(InboundScope, Arc<Dialect>),
+    Names(NameScope),
 }
 
 /// The unit of work.
@@ -69,6 +70,7 @@ impl Section {
         match self {
             Self::Clusters(s, _) => with_fixed(visible(r, &s.client)),
             Self::Endpoints(s, _) => visible(r, &s.client),
+            Self::Names(s) => visible(r, &s.client),
             Self::Routes(s, _) => route::tables(r, s).into_iter().map(PieceKey::Table).collect(),
             Self::Listeners(s, _) if s.client.kind == ProxyKind::Router => vec![PieceKey::Fixed],
             Self::Listeners(s, _) => with_fixed(outbound::ports(r, s).into_iter().map(PieceKey::Port).collect()),
@@ -91,6 +93,14 @@ impl Section {
             (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), d),
             (Self::InboundListeners(s, d), PieceKey::Fixed) => listeners(inbound::listeners(r, s), d),
             _ => Vec::new(),
+        }
+    }
+
+    /// The names of a service, encoded; `None` for other sections.
+    pub(crate) fn names(&self, r: &Reader<'_>, key: &PieceKey) -> Option<Bytes> {
+        match (self, key) {
+            (Self::Names(s), PieceKey::Service(id)) => Some(emit::names(&dns::names(r, s, id))),
+            _ => None,
         }
     }
 

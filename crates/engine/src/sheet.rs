@@ -23,6 +23,8 @@ enum Output {
     Table(Vec<HostKey>),
     /// An encoded virtual host, if there is one.
     Host(Option<Arc<HostBytes>>),
+    /// Encoded names of a service, and the objects they came from.
+    Names(Bytes, Arc<[Text]>),
 }
 
 #[derive(Debug)]
@@ -104,6 +106,9 @@ impl Sheet {
         }
         for table in splice {
             self.splice(section, world, &table, shared);
+        }
+        if work.pieces > 0 && matches!(section, Section::Names(_)) {
+            self.splice_names();
         }
         work
     }
@@ -195,6 +200,12 @@ impl Sheet {
 
     fn rebuild_resources(&mut self, section: &Section, world: &World, key: PieceKey, shared: &Interners) {
         let reader = Reader::new(world);
+        if let Some(bytes) = section.names(&reader, &key) {
+            let record = reader.into_record();
+            let sources = source_names(&record.sources);
+            self.keep(key, Output::Names(bytes, sources), record);
+            return;
+        }
         let drafts = section.resources(&reader, &key);
         let record = reader.into_record();
         let sources = source_names(&record.sources);
@@ -204,11 +215,30 @@ impl Sheet {
             _ => Vec::new(),
         };
         self.withdraw(&old, &new);
-        for n in new {
-            // Equal content keeps the resource that proxies already hold.
-            if self.set.get(&n.name).is_none_or(|have| have.version != n.version || have.sources != n.sources) {
-                self.set.insert(n);
-            }
+        new.into_iter().for_each(|n| self.publish(n));
+    }
+
+    /// Puts the table of names together from the entries of its services.
+    fn splice_names(&mut self) {
+        let parts: BTreeMap<&PieceKey, (&Bytes, &Arc<[Text]>)> = self
+            .pieces
+            .iter()
+            .filter_map(|(k, p)| match &p.output {
+                Output::Names(bytes, sources) => Some((k, (bytes, sources))),
+                _ => None,
+            })
+            .collect();
+        let bytes: Vec<Bytes> = parts.values().map(|(b, _)| (*b).clone()).collect();
+        let sources: BTreeSet<&Text> = parts.values().flat_map(|(_, s)| s.iter()).collect();
+        let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
+        let encoded = pilotfish_emit::name_table(&bytes);
+        self.publish(Resource::new(encoded.name, encoded.any, sources));
+    }
+
+    /// Puts a resource into the set. Equal content keeps the resource that proxies already hold.
+    fn publish(&mut self, new: Arc<Resource>) {
+        if self.set.get(&new.name).is_none_or(|have| have.version != new.version || have.sources != new.sources) {
+            self.set.insert(new);
         }
     }
 
@@ -244,13 +274,10 @@ impl Sheet {
             }
         }
         let bytes: Vec<Bytes> = parts.iter().map(|p| p.bytes.clone()).collect();
-        let sources: BTreeMap<&Text, ()> = parts.iter().flat_map(|p| p.sources.iter()).map(|s| (s, ())).collect();
-        let sources: Arc<[Text]> = sources.into_keys().cloned().collect();
+        let sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
+        let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
         let encoded = pilotfish_emit::route_table(&route::table(table), &bytes);
-        let new = Resource::new(encoded.name, encoded.any, sources);
-        if self.set.get(&new.name).is_none_or(|have| have.version != new.version || have.sources != new.sources) {
-            self.set.insert(new);
-        }
+        self.publish(Resource::new(encoded.name, encoded.any, sources));
     }
 }
 

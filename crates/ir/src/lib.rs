@@ -5,6 +5,7 @@
 //! the emitter's business.
 
 pub mod cluster;
+pub mod dns;
 pub mod endpoint;
 pub mod listener;
 pub mod name;

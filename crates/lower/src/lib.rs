@@ -6,6 +6,7 @@
 #![deny(clippy::disallowed_methods)]
 
 pub mod cluster;
+pub mod dns;
 pub mod endpoint;
 pub mod gateway;
 pub mod inbound;
@@ -17,7 +18,7 @@ pub mod scope;
 pub mod virtual_service;
 pub mod visibility;
 
-pub use scope::{Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope, ProxyKind, RouteScope};
+pub use scope::{Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope, NameScope, ProxyKind, RouteScope};
 
 /// A string that is shared, not copied.
 pub type Text = std::sync::Arc<str>;

@@ -113,6 +113,15 @@ pub struct EndpointScope {
     pub node: Text,
 }
 
+/// What the table of DNS names depends on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameScope {
+    /// The client.
+    pub client: Client,
+    /// Cluster it is in: headless services of other clusters are not answered.
+    pub cluster: Text,
+}
+
 /// What route tables depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteScope {
