@@ -36,6 +36,11 @@ impl Workspace {
         self.root.path().join("logs")
     }
 
+    /// The logs written so far.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        files(&self.logs(), "log").unwrap_or_default()
+    }
+
     /// Writes a file as a careful editor does: beside the directory, then renamed into it.
     pub fn write(&self, name: &str, text: &str) -> Result<()> {
         let draft = self.root.path().join("draft");
@@ -68,14 +73,18 @@ impl Workspace {
 }
 
 /// The YAML files of a directory, in order of their names.
-pub fn yaml_files(dir: &Path) -> Result<Vec<PathBuf>> {
+fn yaml_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    files(dir, "yaml")
+}
+
+fn files(dir: &Path, wanted: &str) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = fs::read_dir(dir)
         .with_context(|| format!("read {}", dir.display()))?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<std::io::Result<_>>()?;
     files.retain(|file| {
         file.extension()
-            .is_some_and(|extension| extension == "yaml")
+            .is_some_and(|extension| extension == wanted)
     });
     files.sort();
     Ok(files)

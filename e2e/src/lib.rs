@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod backend;
+pub mod case;
 pub mod client;
 pub mod config;
 pub mod control;

@@ -11,15 +11,15 @@ use crate::fabric::{Fabric, HUB, Interception};
 use crate::net::Net;
 use crate::proxy::{Proxy, Role};
 
-/// Everything a test stands on. Fields are dropped in order: processes, then namespaces, then files.
+/// Everything a test stands on. Fields are dropped in order: processes before namespaces.
 #[derive(Debug)]
-pub struct Mesh {
+pub struct Mesh<'a> {
     /// The control plane.
     pub control: ControlPlane,
     /// The network.
     pub fabric: Fabric,
     /// The YAML and the logs.
-    pub workspace: Workspace,
+    pub workspace: &'a Workspace,
 }
 
 /// A pod with a proxy.
@@ -31,26 +31,20 @@ pub struct Pod {
     pub net: Net,
 }
 
-impl Mesh {
+impl<'a> Mesh<'a> {
     /// Starts the control plane on these files (name and text).
-    pub fn start(files: &[(&str, &str)]) -> Result<Self> {
-        let workspace = Workspace::new()?;
+    pub fn start(workspace: &'a Workspace, files: &[(&str, &str)]) -> Result<Self> {
         for (name, text) in files {
             workspace.write(name, text)?;
         }
         Self::serve(workspace)
     }
 
-    /// Starts the control plane on a directory that is filled already.
-    pub fn serve(workspace: Workspace) -> Result<Self> {
+    /// Starts the control plane on what the workspace holds.
+    pub fn serve(workspace: &'a Workspace) -> Result<Self> {
         let fabric = Fabric::new()?;
-        let control = ControlPlane::start(
-            &fabric.hub(),
-            HUB,
-            Ports::ISTIOD,
-            &workspace.config(),
-            &workspace.logs(),
-        )?;
+        let (config, logs) = (workspace.config(), workspace.logs());
+        let control = ControlPlane::start(&fabric.hub(), HUB, Ports::ISTIOD, &config, &logs)?;
         Ok(Self {
             control,
             fabric,

@@ -144,13 +144,11 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _gone = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("{}", self.tail());
-        }
     }
 }
 
-fn read_tail(path: &Path) -> std::io::Result<String> {
+/// The end of a log.
+pub(crate) fn read_tail(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;

@@ -71,16 +71,3 @@ pub fn namespaces_work() -> Result<()> {
     }
     crate::netns::Namespace::new("probe").map(drop)
 }
-
-/// For the first line of a test: true if it can run. False only where the user asked for that with
-/// `PILOTFISH_E2E=skip`; a machine that cannot run it is a failure, so that nothing is skipped in silence.
-pub fn can_run() -> bool {
-    if env::var_os("PILOTFISH_E2E").is_some_and(|value| value == "skip") {
-        eprintln!("skipped, because PILOTFISH_E2E=skip is set");
-        return false;
-    }
-    if let Err(error) = namespaces_work() {
-        panic!("end-to-end tests cannot run here: {error:#}. PILOTFISH_E2E=skip leaves them out.");
-    }
-    true
-}

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
 use pilotfish_e2e::client::Client;
+use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::fabric::Interception;
 use pilotfish_e2e::load::Load;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{tools, wait, yaml};
+use pilotfish_e2e::{case, wait, yaml};
 
 const CHANGES: usize = 100;
 /// Changes sent faster than they can be looked at, to end with.
@@ -38,34 +39,31 @@ struct Desired {
     extras: BTreeSet<u8>,
 }
 
-struct Scene {
+struct Scene<'a> {
     load: Load,
     probe: Net,
     proxies: [Pod; 2],
     backends: Vec<Backend>,
-    mesh: Mesh,
+    mesh: Mesh<'a>,
 }
 
 #[test]
-fn a_hundred_changes_and_no_failed_request_delta() -> Result<()> {
-    churn(Protocol::Delta)
+fn a_hundred_changes_and_no_failed_request_delta() {
+    case::run(|workspace| churn(workspace, Protocol::Delta));
 }
 
 #[test]
-fn a_hundred_changes_and_no_failed_request_state_of_the_world() -> Result<()> {
-    churn(Protocol::Sotw)
+fn a_hundred_changes_and_no_failed_request_state_of_the_world() {
+    case::run(|workspace| churn(workspace, Protocol::Sotw));
 }
 
-fn churn(protocol: Protocol) -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
+fn churn(workspace: &Workspace, protocol: Protocol) -> Result<()> {
     let mut desired = Desired {
         v2_weight: 50,
         endpoints: [address(1, 0), address(2, 0)].into(),
         extras: BTreeSet::new(),
     };
-    let scene = Scene::start(&desired, protocol)?;
+    let scene = Scene::start(workspace, &desired, protocol)?;
     let mut kinds = BTreeMap::<&str, u32>::new();
     let start = Instant::now();
     let mut slowest = Duration::ZERO;
@@ -186,8 +184,8 @@ fn extra_address(extra: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 96, 2, 1 + extra)
 }
 
-impl Scene {
-    fn start(desired: &Desired, protocol: Protocol) -> Result<Self> {
+impl<'a> Scene<'a> {
+    fn start(workspace: &'a Workspace, desired: &Desired, protocol: Protocol) -> Result<Self> {
         let mut objects = vec![
             yaml::namespace("edge"),
             yaml::namespace("shop"),
@@ -222,11 +220,14 @@ spec:
             pods.iter()
                 .map(|(version, at)| yaml::pod("shop", "shop", &format!("v{version}"), *at)),
         );
-        let mesh = Mesh::start(&[
-            ("mesh.yaml", &objects.concat()),
-            ("weights.yaml", &desired.routes()),
-            ("endpoints.yaml", &desired.slices()),
-        ])?;
+        let mesh = Mesh::start(
+            workspace,
+            &[
+                ("mesh.yaml", &objects.concat()),
+                ("weights.yaml", &desired.routes()),
+                ("endpoints.yaml", &desired.slices()),
+            ],
+        )?;
 
         let addresses: Vec<Ipv4Addr> = pods.iter().map(|(_, at)| *at).collect();
         let servers = mesh.fabric.pod("servers", &addresses, Interception::None)?;

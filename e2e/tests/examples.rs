@@ -16,21 +16,20 @@ use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::netns::Namespace;
 use pilotfish_e2e::proxy::{Proxy, Role};
-use pilotfish_e2e::{tools, wait};
+use pilotfish_e2e::{case, tools, wait};
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// The one example whose proxy is not a Pod: the reader starts it by hand.
 const TOUR: &str = "tour";
 
 #[test]
-fn every_proxy_of_the_examples_is_accepted() -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
+fn every_proxy_of_the_examples_is_accepted() {
+    let examples = examples().expect("the folder of examples");
+    for example in examples.iter().filter(|dir| !dir.ends_with(TOUR)) {
+        case::run(|workspace| {
+            accepted(workspace, example).with_context(|| example.display().to_string())
+        });
     }
-    for example in examples()?.iter().filter(|dir| !dir.ends_with(TOUR)) {
-        accepted(example).with_context(|| example.display().to_string())?;
-    }
-    Ok(())
 }
 
 fn examples() -> Result<Vec<PathBuf>> {
@@ -47,7 +46,7 @@ fn examples() -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-fn accepted(example: &Path) -> Result<()> {
+fn accepted(workspace: &Workspace, example: &Path) -> Result<()> {
     let mut proxies = Vec::new();
     for object in config::objects(example)? {
         if object["kind"] == "Pod" {
@@ -55,7 +54,6 @@ fn accepted(example: &Path) -> Result<()> {
         }
     }
     ensure!(!proxies.is_empty(), "an example without a proxy");
-    let workspace = Workspace::new()?;
     workspace.copy(example, str::to_owned)?;
     let mesh = Mesh::serve(workspace)?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
@@ -97,10 +95,11 @@ fn accepted(example: &Path) -> Result<()> {
 
 /// The tour of the README works as it is written: the same bootstrap, the same ports.
 #[test]
-fn the_tour_works_as_written() -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
+fn the_tour_works_as_written() {
+    case::run(tour);
+}
+
+fn tour(workspace: &Workspace) -> Result<()> {
     let tour = tools::workspace().join("examples").join(TOUR);
     let bootstrap = fs::read_to_string(tour.join("envoy.yaml"))?;
     let readme = fs::read_to_string(tools::workspace().join("README.md"))?;
@@ -114,7 +113,6 @@ fn the_tour_works_as_written() -> Result<()> {
         "README.md and {TOUR}/mesh/hello.yaml differ"
     );
 
-    let workspace = Workspace::new()?;
     // A namespace with nothing but loopback is as good as the reader's machine, and all its ports are free.
     let net = Net::Inside(Arc::new(Namespace::new("tour")?));
     let control = ControlPlane::start(

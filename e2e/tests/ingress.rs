@@ -5,11 +5,12 @@ use std::net::Ipv4Addr;
 use anyhow::{Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
 use pilotfish_e2e::client::Client;
+use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::fabric::Interception;
 use pilotfish_e2e::mesh::Mesh;
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{tools, yaml};
+use pilotfish_e2e::{case, yaml};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const BOOKS: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -41,10 +42,7 @@ spec:
   http: [{route: [{destination: {host: music.shop.svc.cluster.local, port: {number: 80}}}]}]
 ";
 
-fn routes_by_host(protocol: Protocol) -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
+fn routes_by_host(workspace: &Workspace, protocol: Protocol) -> Result<()> {
     let objects = [
         yaml::namespace("edge"),
         yaml::namespace("shop"),
@@ -80,7 +78,10 @@ fn routes_by_host(protocol: Protocol) -> Result<()> {
         yaml::pod("shop", "music", "v1", MUSIC),
         yaml::endpoints("shop", "music", "http", 9080, &[MUSIC]),
     ];
-    let mesh = Mesh::start(&[("mesh.yaml", &objects.concat()), ("routes.yaml", ROUTES)])?;
+    let mesh = Mesh::start(
+        workspace,
+        &[("mesh.yaml", &objects.concat()), ("routes.yaml", ROUTES)],
+    )?;
     let mut proxy = Proxy::router(
         "edge",
         &yaml::pod_name("ingress", GATEWAY),
@@ -127,11 +128,11 @@ fn routes_by_host(protocol: Protocol) -> Result<()> {
 }
 
 #[test]
-fn the_host_decides_state_of_the_world() -> Result<()> {
-    routes_by_host(Protocol::Sotw)
+fn the_host_decides_state_of_the_world() {
+    case::run(|workspace| routes_by_host(workspace, Protocol::Sotw));
 }
 
 #[test]
-fn the_host_decides_delta() -> Result<()> {
-    routes_by_host(Protocol::Delta)
+fn the_host_decides_delta() {
+    case::run(|workspace| routes_by_host(workspace, Protocol::Delta));
 }

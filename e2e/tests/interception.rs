@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
+use pilotfish_e2e::case;
 use pilotfish_e2e::client::Client;
 use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::{Envoy, socket};
@@ -13,7 +14,6 @@ use pilotfish_e2e::fabric::{Fabric, Interception};
 use pilotfish_e2e::intercept::{INBOUND_PORT, OUTBOUND_PORT};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Role;
-use pilotfish_e2e::tools;
 use serde_json::{Value, json};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
@@ -21,11 +21,11 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 const PORT: u16 = 9080;
 
 #[test]
-fn a_connection_passes_both_sidecars_of_a_static_configuration() -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
-    let workspace = Workspace::new()?;
+fn a_connection_passes_both_sidecars_of_a_static_configuration() {
+    case::run(passes_both);
+}
+
+fn passes_both(workspace: &Workspace) -> Result<()> {
     let fabric = Fabric::new()?;
     let client = fabric.pod("client", &[CLIENT], Interception::Redirect)?;
     let server = fabric.pod("server", &[SERVER], Interception::Redirect)?;
@@ -34,13 +34,13 @@ fn a_connection_passes_both_sidecars_of_a_static_configuration() -> Result<()> {
         (SERVER, PORT),
         Identity::new("server", "v1", "server-1"),
     )?;
-    let outbound = forwarder("client", &client, OUTBOUND_PORT, None, &workspace)?;
+    let outbound = forwarder("client", &client, OUTBOUND_PORT, None, workspace)?;
     let inbound = forwarder(
         "server",
         &server,
         INBOUND_PORT,
         Some("127.0.0.6"),
-        &workspace,
+        workspace,
     )?;
 
     let mut requests = Client::new(&client, (SERVER, PORT), "server");

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
 use pilotfish_e2e::client::Client;
+use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::fabric::Interception;
 use pilotfish_e2e::load::Load;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{tools, wait, yaml};
+use pilotfish_e2e::{case, wait, yaml};
 
 const CLIENTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 1, 2)];
 const SERVERS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 2, 1), Ipv4Addr::new(10, 77, 2, 2)];
@@ -19,10 +20,11 @@ const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 1);
 const OUTAGE: Duration = Duration::from_secs(2);
 
 #[test]
-fn proxies_keep_serving_and_come_back() -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
+fn proxies_keep_serving_and_come_back() {
+    case::run(serving_and_back);
+}
+
+fn serving_and_back(workspace: &Workspace) -> Result<()> {
     let objects = [
         yaml::namespace("shop"),
         yaml::service("shop", "server", SERVICE, "http", 80, 9080),
@@ -33,10 +35,13 @@ fn proxies_keep_serving_and_come_back() -> Result<()> {
     ];
     let endpoints =
         |addresses: &[Ipv4Addr]| yaml::endpoints("shop", "server", "http", 9080, addresses);
-    let mut mesh = Mesh::start(&[
-        ("mesh.yaml", &objects.concat()),
-        ("endpoints.yaml", &endpoints(&SERVERS[..1])),
-    ])?;
+    let mut mesh = Mesh::start(
+        workspace,
+        &[
+            ("mesh.yaml", &objects.concat()),
+            ("endpoints.yaml", &endpoints(&SERVERS[..1])),
+        ],
+    )?;
     let servers = mesh.fabric.pod("servers", &SERVERS, Interception::None)?;
     let _first = Backend::start(
         &servers,

@@ -5,10 +5,11 @@ use std::net::Ipv4Addr;
 use anyhow::{Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
 use pilotfish_e2e::client::Client;
+use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{tools, yaml};
+use pilotfish_e2e::{case, yaml};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -16,15 +17,15 @@ const HTTP: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 1);
 const TCP: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 2);
 const REQUESTS: u64 = 50;
 
-struct Scene {
+struct Scene<'a> {
     client: Pod,
     server: Pod,
     _backends: [Backend; 2],
     // Last, so that what stands on it goes first.
-    mesh: Mesh,
+    mesh: Mesh<'a>,
 }
 
-fn scene(client: Protocol, server: Protocol) -> Result<Scene> {
+fn scene(workspace: &Workspace, client: Protocol, server: Protocol) -> Result<Scene<'_>> {
     let objects = [
         yaml::namespace("shop"),
         yaml::pod("shop", "client", "v1", CLIENT),
@@ -34,7 +35,7 @@ fn scene(client: Protocol, server: Protocol) -> Result<Scene> {
         yaml::service("shop", "store", TCP, "tcp", 7000, 9090).replace("app: store", "app: server"),
         yaml::endpoints("shop", "store", "tcp", 9090, &[SERVER]).replace("store-10", "server-10"),
     ];
-    let mesh = Mesh::start(&[("mesh.yaml", &objects.concat())])?;
+    let mesh = Mesh::start(workspace, &[("mesh.yaml", &objects.concat())])?;
     let name = |app: &str, address| yaml::pod_name(app, address);
     let client = mesh.proxy(
         &Proxy::sidecar("shop", &name("client", CLIENT), "client", CLIENT),
@@ -64,11 +65,8 @@ fn scene(client: Protocol, server: Protocol) -> Result<Scene> {
     })
 }
 
-fn http_through_both(client: Protocol, server: Protocol) -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
-    let scene = scene(client, server)?;
+fn http_through_both(workspace: &Workspace, client: Protocol, server: Protocol) -> Result<()> {
+    let scene = scene(workspace, client, server)?;
     let mut client = Client::new(&scene.client.net, (HTTP, 80), "server.shop");
     for number in 0..REQUESTS {
         let path = format!("/books/{number}");
@@ -92,7 +90,7 @@ fn http_through_both(client: Protocol, server: Protocol) -> Result<()> {
         ),
         (
             "client: cluster of the service",
-            outbound.sum("^cluster\\.outbound\\|80\\|\\|server\\.shop.*\\.upstream_rq_2xx$")?,
+            outbound.sum("^cluster\\.outbound\\|80\\|\\|server\\.shop[^;]*;\\.upstream_rq_2xx$")?,
         ),
         (
             "server: inbound listener",
@@ -100,7 +98,7 @@ fn http_through_both(client: Protocol, server: Protocol) -> Result<()> {
         ),
         (
             "server: cluster of the port",
-            inbound.sum("^cluster\\.inbound\\|9080\\|\\|.*\\.upstream_rq_2xx$")?,
+            inbound.sum("^cluster\\.inbound\\|9080\\|\\|;\\.upstream_rq_2xx$")?,
         ),
     ] {
         ensure!(
@@ -119,21 +117,22 @@ fn http_through_both(client: Protocol, server: Protocol) -> Result<()> {
 }
 
 #[test]
-fn http_passes_both_sidecars_state_of_the_world() -> Result<()> {
-    http_through_both(Protocol::Sotw, Protocol::Sotw)
+fn http_passes_both_sidecars_state_of_the_world() {
+    case::run(|workspace| http_through_both(workspace, Protocol::Sotw, Protocol::Sotw));
 }
 
 #[test]
-fn http_passes_both_sidecars_delta() -> Result<()> {
-    http_through_both(Protocol::Delta, Protocol::Delta)
+fn http_passes_both_sidecars_delta() {
+    case::run(|workspace| http_through_both(workspace, Protocol::Delta, Protocol::Delta));
 }
 
 #[test]
-fn tcp_passes_both_sidecars() -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
-    let scene = scene(Protocol::Delta, Protocol::Sotw)?;
+fn tcp_passes_both_sidecars() {
+    case::run(tcp_through_both);
+}
+
+fn tcp_through_both(workspace: &Workspace) -> Result<()> {
+    let scene = scene(workspace, Protocol::Delta, Protocol::Sotw)?;
     let mut client = Client::new(&scene.client.net, (TCP, 7000), "anything");
     for _ in 0..REQUESTS {
         let response = client.get("/")?;
@@ -159,11 +158,12 @@ fn tcp_passes_both_sidecars() -> Result<()> {
 }
 
 #[test]
-fn an_unknown_address_is_passed_through() -> Result<()> {
-    if !tools::can_run() {
-        return Ok(());
-    }
-    let scene = scene(Protocol::Delta, Protocol::Delta)?;
+fn an_unknown_address_is_passed_through() {
+    case::run(passed_through);
+}
+
+fn passed_through(workspace: &Workspace) -> Result<()> {
+    let scene = scene(workspace, Protocol::Delta, Protocol::Delta)?;
     let address = Ipv4Addr::new(10, 77, 9, 9);
     let outside = scene.mesh.outsider(address)?;
     let _stranger = Backend::start(
