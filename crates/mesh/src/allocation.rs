@@ -50,7 +50,7 @@ fn next(slot: u16) -> u16 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     holders: OrdMap<u16, Holder>,
-    slots: OrdMap<Holder, u16>,
+    held: OrdMap<Holder, u16>,
     /// How many ServiceEntries say that they have an address.
     claims: OrdMap<u16, usize>,
 }
@@ -74,7 +74,7 @@ impl Slots {
 
     fn claim(&mut self, holder: &Holder) -> bool {
         let Holder::Taken(slot) = holder else {
-            return !self.slots.contains_key(holder);
+            return !self.held.contains_key(holder);
         };
         let count = self.claims.entry(*slot).or_default();
         *count += 1;
@@ -100,7 +100,7 @@ impl Slots {
 
     fn place(&mut self, slot: u16, holder: Holder, touched: &mut BTreeSet<Holder>) {
         touched.insert(holder.clone());
-        self.slots.insert(holder.clone(), slot);
+        self.held.insert(holder.clone(), slot);
         self.holders.insert(slot, holder);
     }
 
@@ -124,7 +124,7 @@ impl Slots {
     }
 
     fn remove(&mut self, holder: &Holder, touched: &mut BTreeSet<Holder>) {
-        let Some(mut slot) = self.slots.remove(holder) else {
+        let Some(mut slot) = self.held.remove(holder) else {
             return;
         };
         self.holders.remove(&slot);
@@ -135,7 +135,7 @@ impl Slots {
             let Some(follower) = self.holders.remove(&slot) else {
                 break;
             };
-            self.slots.remove(&follower);
+            self.held.remove(&follower);
             followers.push(follower);
         }
         for follower in followers {
@@ -145,7 +145,7 @@ impl Slots {
 
     /// The addresses of a host.
     pub(crate) fn addresses(&self, holder: &Holder) -> Vec<Text> {
-        let Some(slot) = self.slots.get(holder) else {
+        let Some(slot) = self.held.get(holder) else {
             return Vec::new();
         };
         let [high, low] = slot.to_be_bytes();
@@ -238,7 +238,7 @@ mod tests {
         backwards.change(&[], &reversed);
         backwards.change(&all[20_000..], &[]);
         assert_eq!(forwards.holders, backwards.holders);
-        assert_eq!(forwards.slots, backwards.slots);
+        assert_eq!(forwards.held, backwards.held);
     }
 
     #[test]

@@ -383,9 +383,8 @@ impl View<'_> {
             })
         });
         match policy.map_or(limits.default_visibility, |p| p.visibility) {
-            Visibility::None => ExportTo::None,
             Visibility::Namespace if export_to.visible(owner, owner) => ExportTo::Private,
-            Visibility::Namespace => ExportTo::None,
+            Visibility::Namespace | Visibility::None => ExportTo::None,
             _ => export_to,
         }
     }

@@ -214,15 +214,15 @@ impl<'a> Check<'a> {
             for (j, target) in route.route.iter().enumerate() {
                 self.destination(
                     object,
-                    format!("{at}.route[{j}].destination"),
+                    &format!("{at}.route[{j}].destination"),
                     target.destination.as_ref(),
                 );
             }
-            self.destination(object, format!("{at}.mirror"), route.mirror.as_ref());
+            self.destination(object, &format!("{at}.mirror"), route.mirror.as_ref());
             for (j, mirror) in route.mirrors.iter().enumerate() {
                 self.destination(
                     object,
-                    format!("{at}.mirrors[{j}].destination"),
+                    &format!("{at}.mirrors[{j}].destination"),
                     mirror.destination.as_ref(),
                 );
             }
@@ -248,12 +248,12 @@ impl<'a> Check<'a> {
         for (kind, (i, targets)) in streams {
             for (j, target) in targets.iter().enumerate() {
                 let at = format!("spec.{kind}[{i}].route[{j}].destination");
-                self.destination(object, at, target.destination.as_ref());
+                self.destination(object, &at, target.destination.as_ref());
             }
         }
     }
 
-    fn destination(&mut self, object: &Object, at: String, destination: Option<&Destination>) {
+    fn destination(&mut self, object: &Object, at: &str, destination: Option<&Destination>) {
         let Some(destination) = destination else {
             return;
         };

@@ -20,6 +20,8 @@ pub mod reader;
 pub mod rules;
 pub mod service;
 mod slices;
+#[cfg(test)]
+mod tests;
 mod update;
 mod view;
 pub mod workload;

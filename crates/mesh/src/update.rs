@@ -1,6 +1,6 @@
 //! From one world to the next.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -345,7 +345,7 @@ impl<'a> Step<'a> {
 
     /// Brings the lists of services up to date with those that joined, left or changed.
     fn lists(&mut self, changes: &[Change<'a>]) {
-        let mut ports: BTreeMap<u16, Vec<ServiceId>> = BTreeMap::new();
+        let mut ports: BTreeSet<u16> = BTreeSet::new();
         let mut hosts: BTreeSet<&Text> = BTreeSet::new();
         let mut gone: BTreeSet<&ServiceId> = BTreeSet::new();
         let mut come: Vec<&Arc<Service>> = Vec::new();
@@ -359,36 +359,48 @@ impl<'a> Step<'a> {
             moved = true;
             for service in old.iter().copied().chain(new) {
                 hosts.insert(&service.id.host);
-                ports.extend(service.ports.iter().map(|port| (port.number, Vec::new())));
+                ports.extend(service.ports.iter().map(|port| port.number));
             }
         }
-        let kept = self
-            .next
-            .ordered
-            .iter()
-            .filter(|service| !gone.contains(&service.id));
-        let mut ordered: Vec<Arc<Service>> = kept.chain(come).cloned().collect();
-        ordered.sort_by(|a, b| order(a).cmp(&order(b)));
-        self.next.ordered = Arc::new(ordered);
-        if !moved {
+        come.sort_by(|a, b| order(a).cmp(&order(b)));
+        if moved {
+            let kept = self
+                .next
+                .ordered
+                .iter()
+                .filter(|service| !gone.contains(&service.id));
+            self.next.ordered = Arc::new(merged(kept, come.iter().copied(), |a, b| {
+                order(a) < order(b)
+            }));
+        } else {
+            let mut ordered = self.next.ordered.to_vec();
+            for service in come {
+                if let Ok(at) = ordered.binary_search_by(|other| order(other).cmp(&order(service)))
+                {
+                    ordered[at] = service.clone();
+                }
+            }
+            self.next.ordered = Arc::new(ordered);
             return;
         }
         self.facts.insert(Fact::Services);
-        for service in self.next.ordered.iter() {
-            for port in service
-                .ports
+        let services = &self.next.services;
+        let before = |a: &ServiceId, b: &ServiceId| match (services.get(a), services.get(b)) {
+            (Some(a), Some(b)) => order(a) < order(b),
+            _ => false,
+        };
+        for number in ports {
+            let has = |service: &Service| {
+                let mut ports = service.ports.iter();
+                ports.any(|port| port.number == number && port.protocol != Protocol::Udp)
+            };
+            let old = self.next.by_port.get(&number).cloned().unwrap_or_default();
+            let kept = old.iter().filter(|id| !gone.contains(id));
+            let fresh = come
                 .iter()
-                .filter(|port| port.protocol != Protocol::Udp)
-            {
-                if let Some(list) = ports.get_mut(&port.number)
-                    && list.last() != Some(&service.id)
-                {
-                    list.push(service.id.clone());
-                }
-            }
-        }
-        for (number, list) in ports {
-            let list = Some(list).filter(|list| !list.is_empty());
+                .filter(|service| has(service))
+                .map(|service| &service.id);
+            let list = Some(merged(kept, fresh, before)).filter(|list| !list.is_empty());
             if put(&mut self.next.by_port, &number, list) {
                 self.facts.insert(Fact::Port(number));
             }
@@ -437,6 +449,25 @@ impl<'a> Step<'a> {
             }
         }
     }
+}
+
+/// Two sorted lists as one. The second is expected to be short: its members are placed by bisection.
+fn merged<'a, T: Clone + 'a>(
+    long: impl Iterator<Item = &'a T>,
+    short: impl Iterator<Item = &'a T>,
+    before: impl Fn(&T, &T) -> bool,
+) -> Vec<T> {
+    let long: Vec<&T> = long.collect();
+    let mut out = Vec::with_capacity(long.len() + 8);
+    let mut at = 0;
+    for item in short {
+        let end = at + long[at..].partition_point(|other| before(other, item));
+        out.extend(long[at..end].iter().copied().cloned());
+        out.push(item.clone());
+        at = end;
+    }
+    out.extend(long[at..].iter().copied().cloned());
+    out
 }
 
 /// Puts a value unless an equal one is there; whether it did.
