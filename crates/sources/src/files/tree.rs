@@ -1,0 +1,396 @@
+//! Everything that was read, and what a new look at the files changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilotfish_config::{Change, Diagnostic, Object, ObjectKey, Origin, parse};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::Options;
+use super::claims::{Claim, Claims};
+use super::document::{DocumentState, FileState, ReadFile};
+use super::walk::{self, FileKey, Found, Stat};
+use crate::Batch;
+
+/// What to look at.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// All directories, for files that are new, changed or gone.
+    pub(super) everything: bool,
+    /// Files that were reported as changed; true if writing them has ended.
+    pub(super) files: BTreeMap<PathBuf, bool>,
+    /// Do not wait for files that are being written.
+    pub(super) at_once: bool,
+}
+
+impl Look {
+    /// The first look, which has nothing to wait for.
+    pub(super) fn first() -> Self {
+        Self {
+            everything: true,
+            files: BTreeMap::new(),
+            at_once: true,
+        }
+    }
+}
+
+/// The definition of an object that is in the store.
+#[derive(Debug)]
+struct Live {
+    file: Arc<FileKey>,
+    hash: u128,
+    line: u32,
+}
+
+/// Objects that were just read, by key and definition.
+type Fresh = BTreeMap<ObjectKey, Vec<(Arc<FileKey>, u32, Object)>>;
+
+/// The state of a set of directories.
+///
+/// Invariant: `live` is what the receiver of the batches holds.
+#[derive(Debug)]
+pub(super) struct Tree {
+    roots: Vec<PathBuf>,
+    options: Options,
+    files: BTreeMap<Arc<FileKey>, FileState>,
+    claims: Claims,
+    live: BTreeMap<ObjectKey, Live>,
+    /// Files that were being written at the last look, or whose content is needed once more.
+    pending: BTreeSet<PathBuf>,
+    unreadable_places: Vec<Diagnostic>,
+    reported: Vec<Diagnostic>,
+}
+
+impl Tree {
+    pub(super) fn new(roots: Vec<PathBuf>, options: Options) -> Self {
+        Self {
+            roots,
+            options,
+            files: BTreeMap::new(),
+            claims: Claims::default(),
+            live: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            unreadable_places: Vec::new(),
+            reported: Vec::new(),
+        }
+    }
+
+    /// How soon another look is due because of files that were being written.
+    pub(super) fn look_again_after(&self) -> Option<Duration> {
+        (!self.pending.is_empty()).then_some(self.options.settle)
+    }
+
+    /// Reads what changed; `None` if that makes no difference.
+    pub(super) fn look(&mut self, look: &Look) -> Option<Batch> {
+        let mut touched = BTreeSet::new();
+        let mut fresh = Fresh::new();
+        let pending = std::mem::take(&mut self.pending);
+        let mut asked: BTreeMap<&Path, bool> =
+            pending.iter().map(|path| (path.as_path(), false)).collect();
+        asked.extend(
+            look.files
+                .iter()
+                .map(|(path, ended)| (path.as_path(), *ended)),
+        );
+
+        // A file we know can be looked at alone; anything else may change which files there are.
+        let known: Option<Vec<(Arc<FileKey>, Stat)>> = if look.everything {
+            None
+        } else {
+            asked.keys().map(|path| self.known_file(path)).collect()
+        };
+        if let Some(files) = known {
+            for (file, stat) in files {
+                let ended = asked.get(file.path.as_path()).copied();
+                self.refresh(&file, stat, ended, look.at_once, &mut touched, &mut fresh);
+            }
+        } else {
+            self.walk(&asked, look.at_once, &mut touched, &mut fresh);
+        }
+
+        let mut changes = Vec::new();
+        for key in touched {
+            self.resolve(&key, &mut fresh, &mut changes);
+        }
+        let diagnostics = self.diagnostics();
+        if changes.is_empty() && diagnostics == self.reported {
+            return None;
+        }
+        self.reported.clone_from(&diagnostics);
+        Some(Batch {
+            changes,
+            diagnostics,
+            synced: false,
+        })
+    }
+
+    /// The file at `path`, if it was read before and is still the same directory entry.
+    fn known_file(&self, path: &Path) -> Option<(Arc<FileKey>, Stat)> {
+        let file = (0..self.roots.len()).find_map(|root| {
+            let key = FileKey {
+                root,
+                path: path.to_owned(),
+            };
+            self.files.get_key_value(&key)
+        });
+        let (file, _) = file?;
+        let metadata = std::fs::metadata(path).ok()?;
+        metadata
+            .is_file()
+            .then(|| (Arc::clone(file), Stat::of(&metadata)))
+    }
+
+    fn walk(
+        &mut self,
+        asked: &BTreeMap<&Path, bool>,
+        at_once: bool,
+        touched: &mut BTreeSet<ObjectKey>,
+        fresh: &mut Fresh,
+    ) {
+        let found: Found = walk::walk(&self.roots);
+        let gone: Vec<Arc<FileKey>> = self
+            .files
+            .keys()
+            .filter(|file| !found.files.contains_key(*file) && !found.may_hide(file))
+            .cloned()
+            .collect();
+        for file in gone {
+            if let Some(state) = self.files.remove(&file) {
+                touched.extend(state.keys().cloned());
+                self.claims.remove(&file, &state);
+            }
+        }
+        self.unreadable_places = found
+            .unreadable
+            .iter()
+            .map(|(place, error)| unreadable(&place.path, error))
+            .collect();
+        for (file, stat) in found.files {
+            let ended = asked.get(file.path.as_path()).copied();
+            self.refresh(&file, stat, ended, at_once, touched, fresh);
+        }
+    }
+
+    /// Reads one file if it changed. `ended` is set if the file was reported, and true if writing it has ended.
+    fn refresh(
+        &mut self,
+        file: &Arc<FileKey>,
+        stat: Stat,
+        ended: Option<bool>,
+        at_once: bool,
+        touched: &mut BTreeSet<ObjectKey>,
+        fresh: &mut Fresh,
+    ) {
+        let known = self.files.get(file);
+        if ended.is_none() && known.is_some_and(|known| known.stat == Some(stat)) {
+            return;
+        }
+        // A link that leads elsewhere now was swapped, not written.
+        let replaced = known
+            .and_then(|known| known.stat)
+            .is_some_and(|known| !known.same_file(&stat));
+        let swapped =
+            replaced && std::fs::symlink_metadata(&file.path).is_ok_and(|link| link.is_symlink());
+        if ended != Some(true) && !at_once && !swapped && stat.is_recent(self.options.settle) {
+            self.pending.insert(file.path.clone());
+            return;
+        }
+        let name: Arc<str> = file.path.to_string_lossy().into();
+        let bytes = read(&file.path, stat, self.options.max_file_bytes);
+        if let (Ok(bytes), Some(known)) = (&bytes, self.files.get_mut(file))
+            && known.stat.is_some()
+            && known.hash == xxh3_128(bytes)
+        {
+            known.stat = Some(stat);
+            return;
+        }
+        let old = self.files.remove(file);
+        if let Some(old) = &old {
+            touched.extend(old.keys().cloned());
+            self.claims.remove(file, old);
+        }
+        let state = match bytes {
+            Ok(bytes) => {
+                let ReadFile {
+                    state,
+                    fresh: objects,
+                } = FileState::read(&bytes, &name, stat, old);
+                for (document, object) in objects {
+                    let entry = fresh.entry(object.key.clone()).or_default();
+                    entry.push((Arc::clone(file), document, object));
+                }
+                state
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Deleted between walk and read; the next event or look will find it gone.
+                self.pending.insert(file.path.clone());
+                FileState::unreadable(old, unreadable(&file.path, &error))
+            }
+            Err(error) => FileState::unreadable(old, unreadable(&file.path, &error)),
+        };
+        touched.extend(state.keys().cloned());
+        self.claims.add(file, &state);
+        self.files.insert(Arc::clone(file), state);
+    }
+
+    /// Brings what the receiver holds of one object in line with the definitions there are.
+    fn resolve(&mut self, key: &ObjectKey, fresh: &mut Fresh, changes: &mut Vec<Change>) {
+        let live = self.live.get(key);
+        let mut winner: Option<Claim> = None;
+        for claim in self.claims.of(key) {
+            if claim.usable {
+                winner = Some(claim.clone());
+                break;
+            }
+            // Not usable now, but its last good version is in use: that stays.
+            if live.is_some_and(|live| live.file == claim.file) {
+                return;
+            }
+        }
+        let Some(winner) = winner else {
+            if self.live.remove(key).is_some() {
+                changes.push(Change::Delete(key.clone()));
+            }
+            return;
+        };
+        let document = self
+            .files
+            .get(&winner.file)
+            .and_then(|state| state.documents.get(winner.document as usize));
+        let Some(hash) = document.map(|document| document.hash) else {
+            return;
+        };
+        let now = Live {
+            file: Arc::clone(&winner.file),
+            hash,
+            line: winner.line,
+        };
+        let just_read = fresh.remove(key).and_then(|objects| {
+            objects
+                .into_iter()
+                .find(|(file, document, _)| *file == winner.file && *document == winner.document)
+        });
+        if let Some((_, _, object)) = just_read {
+            changes.push(Change::Upsert(object));
+            self.live.insert(key.clone(), now);
+            return;
+        }
+        match live {
+            Some(live) if live.file == now.file && live.hash == hash => {
+                if live.line != now.line {
+                    let origin = Origin {
+                        file: winner.file.path.to_string_lossy().into(),
+                        line: winner.line,
+                    };
+                    changes.push(Change::Relocate(key.clone(), origin));
+                    self.live.insert(key.clone(), now);
+                }
+            }
+            // A definition that was hidden until now: its content was not kept.
+            _ => match self.reload(key, &winner.file, hash, winner.line) {
+                Some(object) => {
+                    changes.push(Change::Upsert(object));
+                    self.live.insert(key.clone(), now);
+                }
+                None => self.reread(&winner.file),
+            },
+        }
+    }
+
+    /// Makes the next look read all of a file that turned out to have changed; until then it keeps what it has.
+    fn reread(&mut self, file: &Arc<FileKey>) {
+        if let Some(old) = self.files.remove(file) {
+            self.claims.remove(file, &old);
+            let state = FileState {
+                retained: old.keys().cloned().collect(),
+                ..FileState::default()
+            };
+            self.claims.add(file, &state);
+            self.files.insert(Arc::clone(file), state);
+        }
+        self.pending.insert(file.path.clone());
+    }
+
+    /// Reads one object of a file once more.
+    fn reload(&self, key: &ObjectKey, file: &FileKey, hash: u128, line: u32) -> Option<Object> {
+        let metadata = std::fs::metadata(&file.path).ok()?;
+        let bytes = read(&file.path, Stat::of(&metadata), self.options.max_file_bytes).ok()?;
+        let name: Arc<str> = file.path.to_string_lossy().into();
+        let text = parse::text(&bytes, &name).ok()?;
+        let documents = parse::split(text);
+        let same = |document: &&parse::Document<'_>| {
+            document.line <= line && xxh3_128(document.text.as_bytes()) == hash
+        };
+        let document = documents.iter().rev().find(same)?;
+        let (_, objects) = DocumentState::read(document, hash, &name);
+        objects.into_iter().find(|object| object.key == *key)
+    }
+
+    fn diagnostics(&self) -> Vec<Diagnostic> {
+        let mut all = self.unreadable_places.clone();
+        all.extend(
+            self.files
+                .values()
+                .flat_map(|state| state.diagnostics().cloned()),
+        );
+        for (key, claims) in self.claims.contested() {
+            let origin = |claim: &Claim| Origin {
+                file: claim.file.path.to_string_lossy().into(),
+                line: claim.line.max(1),
+            };
+            // Definitions that are not usable have their own finding.
+            let Some((first, others)) = claims.split_first() else {
+                continue;
+            };
+            for claim in others.iter().filter(|claim| claim.usable) {
+                all.push(
+                    Diagnostic::error(
+                        "duplicate-object",
+                        format!("already defined at {}", origin(first)),
+                        "this definition is ignored",
+                    )
+                    .of(key.clone())
+                    .from_origin(Some(origin(claim))),
+                );
+            }
+        }
+        all.sort();
+        all.dedup();
+        all
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
+    Diagnostic::error(
+        "unreadable",
+        format!("cannot be read: {error}"),
+        "the last good versions of its objects stay",
+    )
+    .from_origin(Some(Origin {
+        file: path.to_string_lossy().into(),
+        line: 1,
+    }))
+}
+
+/// The content of a file, if it is not too large.
+fn read(path: &Path, stat: Stat, limit: u64) -> io::Result<Vec<u8>> {
+    let too_large = || {
+        io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than {limit} bytes"),
+        )
+    };
+    if stat.size() > limit {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::with_capacity(stat.size() as usize);
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large());
+    }
+    Ok(bytes)
+}
