@@ -69,7 +69,7 @@ pub(crate) enum Name {
 pub(crate) enum Ref {
     /// A pod by namespace and name.
     Pod(Text, Text),
-    /// An address, in the namespace of the service.
+    /// An address it has, in the namespace of the service.
     Address(Text, Text),
 }
 

@@ -131,11 +131,6 @@ impl View<'_> {
                     self.of_entry(object, entry, service, &mut served, &mut found);
                 }
             }
-            let namespace = &service.id.namespace;
-            let addresses = found.iter().flat_map(|f| &f.endpoint.addresses);
-            population
-                .refs
-                .extend(addresses.map(|a| Ref::Address(namespace.clone(), a.clone())));
         }
         if only != Some(Registry::External) {
             for object in declarers {
@@ -145,6 +140,11 @@ impl View<'_> {
                 }
             }
         }
+        let namespace = &service.id.namespace;
+        let addresses = found.iter().flat_map(|f| &f.endpoint.addresses);
+        population
+            .refs
+            .extend(addresses.map(|a| Ref::Address(namespace.clone(), a.clone())));
         let mut identities: BTreeSet<Text> = service.subject_alt_names.iter().cloned().collect();
         for Found { port, endpoint } in found {
             if !endpoint.identity.is_empty() {

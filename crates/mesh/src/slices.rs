@@ -168,7 +168,6 @@ impl View<'_> {
             return (!failed).then_some((&**object, pod));
         }
         let address = Text::from(address);
-        refs.insert(Ref::Address(namespace.clone(), address.clone()));
         self.index
             .at(&address)
             .filter(|key| key.kind == Kind::Pod && key.namespace == *namespace)

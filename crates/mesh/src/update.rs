@@ -307,7 +307,10 @@ impl<'a> Step<'a> {
             if service_changed || endpoints {
                 let (old, new) = (self.old.endpoints.get(&id), self.next.endpoints.get(&id));
                 let (old, new) = (reached(old), reached(new));
-                let touched: Vec<Text> = if service_changed {
+                // Where both registries have a part, who says it matters as well.
+                let declarers = self.next.index.declarers(&id);
+                let mixed = declarers.map(|key| key.kind).collect::<BTreeSet<_>>().len() > 1;
+                let touched: Vec<Text> = if service_changed || mixed {
                     old.union(&new).map(|r| r.0.clone()).collect()
                 } else {
                     old.symmetric_difference(&new)

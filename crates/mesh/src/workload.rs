@@ -36,7 +36,7 @@ pub struct Workload {
     pub labels: Arc<Labels>,
     /// Place.
     pub locality: Locality,
-    /// Services it serves, in order of the services' age and host, then of their ports.
+    /// Services it serves, each port once, in order of the services' age and host, then of their ports.
     pub instances: Vec<Instance>,
 }
 
@@ -125,6 +125,8 @@ impl World {
             (created, instance.service.host.clone())
         };
         instances.sort_by_cached_key(age);
+        let mut seen = BTreeSet::new();
+        instances.retain(|instance| seen.insert(instance.clone()));
         Some(Workload {
             source: object.key.clone(),
             addresses: index::addresses(object),
@@ -142,9 +144,7 @@ impl World {
         let by_address = addresses
             .iter()
             .map(|a| Ref::Address(namespace.clone(), a.clone()));
-        let by_name = Ref::Pod(namespace.clone(), object.key.name.clone());
         let ids: BTreeSet<&ServiceId> = by_address
-            .chain([by_name])
             .flat_map(|reference| self.index.referring(&reference).collect::<Vec<_>>())
             .filter(|id| id.namespace == *namespace)
             .collect();
