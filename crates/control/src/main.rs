@@ -22,6 +22,7 @@ mod readiness;
 mod request;
 mod serve;
 mod settings;
+mod tls;
 mod version;
 mod writer;
 

@@ -19,6 +19,7 @@ use crate::nodes::Nodes;
 use crate::plane::{FIRST_SNAPSHOT, Plane};
 use crate::readiness::Readiness;
 use crate::settings::{Push, Settings};
+use crate::tls::{self, Certificate};
 use crate::version;
 use crate::writer::{Input, MESH, OBJECTS, Writer};
 
@@ -64,7 +65,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     start_sources(&settings, &inputs, &mut vital)?;
     vital.spawn(report(Arc::clone(&plane)));
     let mut serving = JoinSet::new();
-    ports.serve(&server, &pages, &stop, &mut serving);
+    ports.serve(&server, &pages, settings.push, &stop, &mut serving);
     drop((inputs, pages));
 
     let ended = tokio::select! {
@@ -136,6 +137,7 @@ impl Stop {
 /// Open ports that nobody serves yet.
 struct Ports {
     grpc: Option<TcpListener>,
+    secure: Option<(TcpListener, Certificate)>,
     http: Option<TcpListener>,
     monitoring: Option<TcpListener>,
 }
@@ -152,8 +154,17 @@ impl Ports {
                 None => Ok(None),
             }
         }
+        let secure = match &settings.secure {
+            Some(secure) => {
+                let certificate = Certificate::load(secure.clone())?;
+                let listener = one(Some(&secure.address), "xDS over TLS").await?;
+                listener.map(|listener| (listener, certificate))
+            }
+            None => None,
+        };
         Ok(Self {
             grpc: one(settings.grpc.as_ref(), "xDS").await?,
+            secure,
             http: one(settings.http.as_ref(), "HTTP (/ready, /debug)").await?,
             monitoring: one(
                 settings.monitoring.as_ref(),
@@ -167,6 +178,7 @@ impl Ports {
         self,
         server: &Server<Plane>,
         pages: &Pages,
+        push: Push,
         stop: &Stop,
         serving: &mut JoinSet<Result<()>>,
     ) {
@@ -174,6 +186,13 @@ impl Ports {
             let (server, told) = (server.clone(), stop.told());
             serving.spawn(async move {
                 server.serve(listener, told).await;
+                Ok(())
+            });
+        }
+        if let Some((listener, certificate)) = self.secure {
+            let (server, told) = (server.clone(), stop.told());
+            serving.spawn(async move {
+                tls::serve(server, listener, certificate, push, told).await;
                 Ok(())
             });
         }

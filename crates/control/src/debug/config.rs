@@ -60,11 +60,30 @@ pub(super) async fn kinds() -> Response {
 }
 
 pub(super) async fn mesh(State(pages): State<Pages>) -> Response {
-    json(&*pages.plane.snapshot().mesh)
+    let mut shown = serde_json::to_value(&*pages.plane.snapshot().mesh).unwrap_or(Value::Null);
+    blank_tokens(&mut shown);
+    json(&shown)
 }
 
 pub(super) async fn networks(State(pages): State<Pages>) -> Response {
     json(&*pages.plane.snapshot().networks)
+}
+
+/// Tracing providers may carry a token.
+fn blank_tokens(shown: &mut Value) {
+    match shown {
+        Value::Object(fields) => {
+            for (key, field) in fields.iter_mut() {
+                if key == "accessToken" && field.is_string() {
+                    *field = Value::from("[redacted]");
+                } else {
+                    blank_tokens(field);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(blank_tokens),
+        _ => {}
+    }
 }
 
 /// An object as Kubernetes writes it.
