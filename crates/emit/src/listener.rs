@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use pilotfish_ir as ir;
 use pilotfish_ir::ClusterName;
+use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
     Chain, ChainMatch, Direction, DnsCache, Handler, Inspect, Ports, Side, Tcp, TcpCodec, Transport,
 };
@@ -111,6 +112,7 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
             .and_then(|c| chain(c, dialect)),
         use_original_dst: set(listener.use_original_dst),
         transparent: set(listener.transparent),
+        freebind: set(listener.bind && !dialect.mesh_identity() && one_interface(&listener.address)),
         bind_to_port: (!listener.bind).then(|| value::bool(false)),
         listener_filters: inspect(&listener.inspect, dialect),
         listener_filters_timeout: listener.inspect_timeout.map(value::duration),
@@ -209,6 +211,16 @@ fn matches(conditions: &ChainMatch) -> pb::FilterChainMatch {
         application_protocols: conditions.alpn.iter().map(value::string).collect(),
         ..Default::default()
     }
+}
+
+/// Whether an address belongs to one interface. A proxy that nobody starts after its network is there must not fail
+/// because the address is not assigned yet.
+fn one_interface(address: &Address) -> bool {
+    let Address::Socket(host, _) = address else {
+        return false;
+    };
+    host.parse::<std::net::IpAddr>()
+        .is_ok_and(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
 /// Listener filters in the order they must run: what says where the connection goes comes before what looks into it.
