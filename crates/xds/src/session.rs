@@ -3,7 +3,7 @@
 //! A session is pure: no clock, no I/O. [`Protocol::on_request`] takes note of what a client says, [`Protocol::push`]
 //! compares a view with what the client holds and returns the response that this calls for, if any. The caller decides when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
@@ -140,7 +140,7 @@ pub struct Watches {
     nonces: Nonces,
     types: BTreeMap<TypeUrl, Watch>,
     /// Clusters sent before anything was heard about endpoints: theirs must follow even if the client claims to hold them.
-    clusters: Vec<Arc<str>>,
+    clusters: BTreeSet<Arc<str>>,
 }
 
 impl Watches {
@@ -149,7 +149,7 @@ impl Watches {
             nonces: Nonces::new(config.stream),
             config,
             types: BTreeMap::new(),
-            clusters: Vec::new(),
+            clusters: BTreeSet::new(),
         }
     }
 
@@ -229,8 +229,6 @@ impl Watches {
             endpoints.refresh(names);
         } else if self.config.only.is_none() {
             self.clusters.extend(names.cloned());
-            self.clusters.sort();
-            self.clusters.dedup();
         }
     }
 

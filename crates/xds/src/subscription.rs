@@ -59,6 +59,13 @@ impl Subscription {
         self.named.insert(name)
     }
 
+    /// Keeps the resource's own copy of a name that is subscribed to.
+    pub(crate) fn share(&mut self, name: &Arc<str>) {
+        if self.named.contains(name) {
+            self.named.replace(name.clone());
+        }
+    }
+
     /// Removes a name; true if it was there.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         self.named.remove(name)

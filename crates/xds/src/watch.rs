@@ -394,6 +394,14 @@ impl Watch {
         version: Version,
         items: &[Item],
     ) {
+        // Names came as strings of their own with the first request; thousands of them are worth sharing.
+        if self.initial.is_some() || !self.asked.is_empty() {
+            for item in items {
+                if let Item::Set(r) = item {
+                    self.subscription.share(&r.name);
+                }
+            }
+        }
         let mut names = std::mem::take(&mut self.asked);
         names.append(&mut self.refresh);
         names.append(&mut self.owed);
