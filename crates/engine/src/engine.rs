@@ -294,7 +294,9 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
         interception: facts.interception,
         privileged: facts.privileged,
     };
-    let locality = facts.locality.clone().or_else(|| workload.map(|w| w.locality.clone())).unwrap_or_default();
+    // Where the workload runs is known better than what its proxy was told.
+    let known = workload.map(|w| w.locality.clone()).filter(|l| !l.region.is_empty());
+    let locality = known.or_else(|| facts.locality.clone()).unwrap_or_default();
     let instances = workload.map(|w| w.instances.clone()).unwrap_or_default();
     let headless = instances.iter().any(|i| reader.service(&i.service).is_some_and(|s| s.resolution == Resolution::Passthrough));
     let label = |name: &str| labels.get(name).filter(|v| !v.is_empty()).cloned();

@@ -102,15 +102,18 @@ fn one(reader: &Reader<'_>, scope: &ClusterScope, service: &Service, port: &Port
     let pool = policy.connection_pool.as_ref();
     c.pool = policy::pool(reader, pool);
     c.outlier = outlier.map(policy::outlier);
-    c.http = if policy::upgrades(reader, pool, port.protocol.is_http()) || port.protocol.is_http2() {
+    let as_client = pool.and_then(|p| p.http.as_ref()).is_some_and(|h| h.use_client_protocol);
+    c.http = if as_client {
+        UpstreamHttp::Downstream
+    } else if policy::upgrades(reader, pool, port.protocol.is_http()) || port.protocol.is_http2() {
         UpstreamHttp::Http2
-    } else if port.protocol.is_auto() || pool.and_then(|p| p.http.as_ref()).is_some_and(|h| h.use_client_protocol) {
+    } else if port.protocol.is_auto() {
         UpstreamHttp::Downstream
     } else {
         UpstreamHttp::Default
     };
     c.tls = tls(reader, service, port, subset, policy.tls.as_ref(), &c);
-    c.metadata_exchange = scope.client.kind == ProxyKind::Sidecar;
+    c.metadata_exchange = true;
     Some(c)
 }
 

@@ -9,9 +9,9 @@ use pilotfish_ir::listener::{Chain, ChainMatch, ClientCert, Direction, Handler, 
 use pilotfish_ir::route::{Forward, Retries};
 use pilotfish_ir::tls::{DownstreamMutual, DownstreamTls};
 use pilotfish_ir::{endpoint, Cluster, ClusterName, Listener, Millis, RouteTable, VirtualHost};
-use pilotfish_mesh::{Protocol, Reader};
+use pilotfish_mesh::{Protocol, Reader, Service, ServiceId};
 
-use crate::{cluster, outbound, route, visibility, Families, InboundScope, Interception, Text};
+use crate::{cluster, outbound, policy, route, visibility, Families, InboundScope, Interception, Text};
 
 /// One port of the application.
 struct Served {
@@ -323,12 +323,23 @@ pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
             }
         }
     }
-    for (target, (_, protocol, services)) in by_port {
+    for (target, (number, protocol, services)) in by_port {
         let mut c = local(reader, scope, target, protocol);
+        let first = services.first().map(|s| ServiceId { host: s.host.clone(), namespace: s.namespace.clone() });
         c.services = services;
+        if let Some(service) = first.and_then(|id| reader.service(&id)) {
+            limit(reader, scope, &mut c, service, number);
+        }
         out.push(c);
     }
     out
+}
+
+/// The connection limits of the service's own rule hold on this side too.
+fn limit(reader: &Reader<'_>, scope: &InboundScope, c: &mut Cluster, service: &Service, port: u16) {
+    let rule = policy::rule(reader, &scope.client, service);
+    c.rule = rule.map(|r| r.path());
+    c.pool = policy::pool(reader, policy::effective(rule, None, port).connection_pool.as_ref());
 }
 
 fn source_addresses(families: Families) -> (Text, Vec<Text>) {

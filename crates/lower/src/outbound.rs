@@ -11,6 +11,7 @@ use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
     Chain, ChainMatch, ClientCert, Direction, DnsCache, EscapedSlashes, Handler, Http, Inspect, Ports, Routes, Side, Tcp, TcpCodec, Tracing, Transport,
 };
+use pilotfish_ir::route::HashPolicy;
 use pilotfish_ir::{ClusterName, Listener, Millis};
 use pilotfish_mesh::{Protocol, Reader, Registry, Resolution, Service};
 
@@ -306,14 +307,23 @@ fn default_tcp_chain(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'
     let by_name = offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
     let mut tcp = tcp_to(cluster, Side::Client);
     tcp.codec = codec(reader, offer.protocol);
-    let rule = policy::rule(reader, &scope.client, service);
-    let pool = policy::effective(rule, None, port).connection_pool;
-    tcp.idle_timeout = pool.and_then(|p| p.tcp).and_then(|t| t.idle_timeout).map(|d| d.get().into());
+    limit(reader, scope, &mut tcp, service, "", port);
     if service.resolution == Resolution::DynamicDns && offer.protocol.is_tls() {
         tcp.forward_by_sni = Some(DnsCache { host: service.id.host.clone(), family: cluster::dns_family(scope.client.families), port: offer.number });
     }
     let server_names = if by_name { vec![service.id.host.clone()] } else { Vec::new() };
     chain(ChainMatch { networks, server_names, ..Default::default() }, Handler::Tcp(tcp))
+}
+
+/// What the rule of a destination says about byte streams to it.
+fn limit(reader: &Reader<'_>, scope: &ListenerScope, tcp: &mut Tcp, service: &Service, subset: &str, port: u16) {
+    let rule = policy::rule(reader, &scope.client, service);
+    let subset = rule.and_then(|r| r.subset(subset));
+    let effective = policy::effective(rule, subset, port);
+    let settings = effective.connection_pool.and_then(|p| p.tcp);
+    tcp.idle_timeout = settings.as_ref().and_then(|t| t.idle_timeout).map(|d| d.get().into());
+    tcp.max_duration = settings.as_ref().and_then(|t| t.max_connection_duration).map(|d| d.get().into());
+    tcp.hash_source_ip = policy::hash_policy(effective.load_balancer.as_ref()) == Some(HashPolicy::SourceIp);
 }
 
 /// Chains a VirtualService writes for TCP or TLS traffic to a host.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilotfish_config::networking::{
-    ConnectionPoolSettings, DestinationRule, H2UpgradePolicy, LoadBalancerSettings, OutlierDetection, SimpleLb, Subset, TrafficPolicy,
+    ConnectionPoolSettings, DestinationRule, H2UpgradePolicy, LoadBalancerSettings, OutlierDetection, PortTrafficPolicy, SimpleLb, Subset, TrafficPolicy,
 };
 use pilotfish_config::Object;
 use pilotfish_ir::cluster::{self as ir, ConnectionPool, Keepalive, Policy, Warmup};
@@ -90,36 +90,38 @@ pub fn rule<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Opti
     found
 }
 
-/// The policy for one port and subset. Each part comes from the most specific level that has it; port-level settings
-/// replace the whole policy of their level.
+/// The policy for one port and subset: that of the rule at the port, with each part the subset has put over it. Settings
+/// for a port replace everything their level and the levels below say about balancing, connections, outliers and TLS.
 pub fn effective(rule: Option<Rule<'_>>, subset: Option<&Subset>, port: u16) -> TrafficPolicy {
     let Some(rule) = rule else { return TrafficPolicy::default() };
-    let top = rule.spec.traffic_policy.as_ref();
-    let sub = subset.and_then(|s| s.traffic_policy.as_ref());
-    let mut policy = top.cloned().unwrap_or_default();
-    if let Some(s) = sub {
-        let base = policy;
-        policy = s.clone();
-        policy.load_balancer = policy.load_balancer.or(base.load_balancer);
-        policy.connection_pool = policy.connection_pool.or(base.connection_pool);
-        policy.outlier_detection = policy.outlier_detection.or(base.outlier_detection);
-        policy.tls = policy.tls.or(base.tls);
-        policy.tunnel = policy.tunnel.or(base.tunnel);
-        policy.proxy_protocol = policy.proxy_protocol.or(base.proxy_protocol);
-        policy.retry_budget = policy.retry_budget.or(base.retry_budget);
-        if policy.port_level_settings.is_empty() {
-            policy.port_level_settings = base.port_level_settings;
-        }
+    let mut policy = rule.spec.traffic_policy.clone().unwrap_or_default();
+    replace_at_port(&mut policy, rule.spec.traffic_policy.as_ref(), port);
+    if let Some(own) = subset.and_then(|s| s.traffic_policy.as_ref()) {
+        let own_parts = own.clone();
+        policy = TrafficPolicy {
+            load_balancer: own_parts.load_balancer.or(policy.load_balancer),
+            connection_pool: own_parts.connection_pool.or(policy.connection_pool),
+            outlier_detection: own_parts.outlier_detection.or(policy.outlier_detection),
+            tls: own_parts.tls.or(policy.tls),
+            tunnel: own_parts.tunnel.or(policy.tunnel),
+            proxy_protocol: own_parts.proxy_protocol.or(policy.proxy_protocol),
+            retry_budget: own_parts.retry_budget.or(policy.retry_budget),
+            port_level_settings: Vec::new(),
+        };
+        replace_at_port(&mut policy, Some(own), port);
     }
-    let at_port = policy.port_level_settings.iter().find(|p| p.port.as_ref().is_some_and(|n| n.number == u32::from(port))).cloned();
-    if let Some(p) = at_port {
+    policy.port_level_settings.clear();
+    policy
+}
+
+fn replace_at_port(policy: &mut TrafficPolicy, level: Option<&TrafficPolicy>, port: u16) {
+    let at = |p: &&PortTrafficPolicy| p.port.as_ref().is_some_and(|n| n.number == u32::from(port));
+    if let Some(p) = level.and_then(|l| l.port_level_settings.iter().find(at)).cloned() {
         policy.load_balancer = p.load_balancer;
         policy.connection_pool = p.connection_pool;
         policy.outlier_detection = p.outlier_detection;
         policy.tls = p.tls;
     }
-    policy.port_level_settings.clear();
-    policy
 }
 
 fn positive(n: i32) -> Option<u32> {

@@ -340,7 +340,7 @@ fn mirrors(reader: &Reader<'_>, place: Place<'_>, namespace: &str, http: &HttpRo
     single
         .chain(several)
         .filter(|(_, share)| share.0 > 0)
-        .map(|(d, share)| Mirror { cluster: cluster(reader, place, namespace, d), share, disable_shadow_suffix: false })
+        .map(|(d, share)| Mirror { cluster: cluster(reader, place, namespace, d), share, disable_shadow_suffix: true })
         .collect()
 }
 
