@@ -11,7 +11,6 @@ mod debug;
 mod environment;
 mod findings;
 mod http;
-mod interim;
 mod logging;
 mod metrics;
 mod nodes;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use pilotfish_sources::files::{self, DirectorySource};
 use pilotfish_xds::{Limits, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -246,10 +247,12 @@ fn start_sources(
     for dir in &settings.config_dirs {
         tracing::info!(target: "file", "reading {}", dir.display());
     }
-    let dirs = settings.config_dirs.clone();
+    let options = files::Options::default();
+    let source = DirectorySource::new(settings.config_dirs.clone(), options.clone())?;
     let (batches, received) = mpsc::channel(4);
     vital.spawn(async move {
-        crate::interim::directories(dirs, batches)
+        source
+            .run(batches)
             .await
             .context("reading the configuration directories failed")
     });
@@ -272,7 +275,7 @@ fn start_sources(
     }
     let (updates, received) = mpsc::channel(4);
     vital.spawn(async move {
-        crate::interim::mesh(mesh, networks, updates)
+        files::watch_mesh(mesh, networks, options, updates)
             .await
             .context("reading the mesh configuration failed")
     });
