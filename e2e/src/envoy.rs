@@ -69,6 +69,9 @@ impl Envoy {
         let options = [
             "--log-level",
             "warning",
+            // Fields that istiod sends and Envoy calls deprecated: a line for each would bury what matters.
+            "--component-log-level",
+            "misc:error",
             "--concurrency",
             "1",
             "--disable-hot-restart",

@@ -14,7 +14,8 @@ use pilotfish_e2e::load::Load;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{case, wait, yaml};
+use pilotfish_e2e::yaml::{self, Service};
+use pilotfish_e2e::{case, wait};
 
 const CHANGES: usize = 100;
 /// Changes sent faster than they can be looked at, to end with.
@@ -176,7 +177,7 @@ spec:
 
     fn slices(&self) -> String {
         let addresses: Vec<_> = self.endpoints.iter().copied().collect();
-        yaml::endpoints("shop", "shop", "http", 9080, &addresses)
+        Service::http("shop", "shop", SHOP).endpoints(&addresses)
     }
 }
 
@@ -190,19 +191,14 @@ impl<'a> Scene<'a> {
             yaml::namespace("edge"),
             yaml::namespace("shop"),
             yaml::gateway("edge", "edge"),
-            yaml::service(
-                "edge",
-                "ingress",
-                Ipv4Addr::new(10, 96, 1, 2),
-                "http",
-                80,
-                8080,
-            ),
-            yaml::pod("edge", "ingress", "v1", GATEWAY)
-                .replace("labels: {", "labels: {istio: ingress, "),
-            yaml::endpoints("edge", "ingress", "http", 8080, &[GATEWAY]),
+            yaml::gateway_pod("edge", GATEWAY),
+            Service {
+                target: 8080,
+                ..Service::http("edge", "ingress", Ipv4Addr::new(10, 96, 1, 2))
+            }
+            .with_endpoints(&[GATEWAY]),
             yaml::pod("shop", "client", "v1", CLIENT),
-            yaml::service("shop", "shop", SHOP, "http", 80, 9080),
+            Service::http("shop", "shop", SHOP).object(),
             "apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: shop, namespace: shop}
@@ -282,11 +278,11 @@ spec:
                 match (desired.extras.contains(&extra), exists) {
                     (true, false) => workspace.write(
                         &file,
-                        &[
-                            yaml::service("shop", &name, extra_address(extra), "http", 80, 9080),
-                            yaml::endpoints("shop", &name, "http", 9080, &[address(1, 0)]),
-                        ]
-                        .concat(),
+                        &Service {
+                            app: "shop",
+                            ..Service::http("shop", &name, extra_address(extra))
+                        }
+                        .with_endpoints(&[address(1, 0)]),
                     ),
                     (false, true) => workspace.remove(&file),
                     _ => Ok(()),

@@ -4,13 +4,14 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
+use pilotfish_e2e::case;
 use pilotfish_e2e::client::Client;
 use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::fabric::Interception;
 use pilotfish_e2e::mesh::Mesh;
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{case, yaml};
+use pilotfish_e2e::yaml::{self, Service};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const BOOKS: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -46,37 +47,16 @@ fn routes_by_host(workspace: &Workspace, protocol: Protocol) -> Result<()> {
     let objects = [
         yaml::namespace("edge"),
         yaml::namespace("shop"),
-        yaml::service(
-            "edge",
-            "ingress",
-            Ipv4Addr::new(10, 96, 1, 1),
-            "http",
-            80,
-            8080,
-        ),
-        yaml::pod("edge", "ingress", "v1", GATEWAY)
-            .replace("labels: {", "labels: {istio: ingress, "),
-        yaml::endpoints("edge", "ingress", "http", 8080, &[GATEWAY]),
-        yaml::service(
-            "shop",
-            "books",
-            Ipv4Addr::new(10, 96, 1, 2),
-            "http",
-            80,
-            9080,
-        ),
+        yaml::gateway_pod("edge", GATEWAY),
+        Service {
+            target: 8080,
+            ..Service::http("edge", "ingress", Ipv4Addr::new(10, 96, 1, 1))
+        }
+        .with_endpoints(&[GATEWAY]),
         yaml::pod("shop", "books", "v1", BOOKS),
-        yaml::endpoints("shop", "books", "http", 9080, &[BOOKS]),
-        yaml::service(
-            "shop",
-            "music",
-            Ipv4Addr::new(10, 96, 1, 3),
-            "http",
-            80,
-            9080,
-        ),
+        Service::http("shop", "books", Ipv4Addr::new(10, 96, 1, 2)).with_endpoints(&[BOOKS]),
         yaml::pod("shop", "music", "v1", MUSIC),
-        yaml::endpoints("shop", "music", "http", 9080, &[MUSIC]),
+        Service::http("shop", "music", Ipv4Addr::new(10, 96, 1, 3)).with_endpoints(&[MUSIC]),
     ];
     let mesh = Mesh::start(
         workspace,

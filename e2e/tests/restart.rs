@@ -12,7 +12,8 @@ use pilotfish_e2e::fabric::Interception;
 use pilotfish_e2e::load::Load;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{case, wait, yaml};
+use pilotfish_e2e::yaml::{self, Service};
+use pilotfish_e2e::{case, wait};
 
 const CLIENTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 1, 2)];
 const SERVERS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 2, 1), Ipv4Addr::new(10, 77, 2, 2)];
@@ -25,16 +26,16 @@ fn proxies_keep_serving_and_come_back() {
 }
 
 fn serving_and_back(workspace: &Workspace) -> Result<()> {
+    let service = Service::http("shop", "server", SERVICE);
     let objects = [
         yaml::namespace("shop"),
-        yaml::service("shop", "server", SERVICE, "http", 80, 9080),
+        service.object(),
         yaml::pod("shop", "server", "v1", SERVERS[0]),
         yaml::pod("shop", "server", "v2", SERVERS[1]),
         yaml::pod("shop", "client", "v1", CLIENTS[0]),
         yaml::pod("shop", "client", "v1", CLIENTS[1]),
     ];
-    let endpoints =
-        |addresses: &[Ipv4Addr]| yaml::endpoints("shop", "server", "http", 9080, addresses);
+    let endpoints = |addresses| service.endpoints(addresses);
     let mut mesh = Mesh::start(
         workspace,
         &[

@@ -4,12 +4,13 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
+use pilotfish_e2e::case;
 use pilotfish_e2e::client::Client;
 use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{case, yaml};
+use pilotfish_e2e::yaml::{self, Service};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -30,10 +31,15 @@ fn scene(workspace: &Workspace, client: Protocol, server: Protocol) -> Result<Sc
         yaml::namespace("shop"),
         yaml::pod("shop", "client", "v1", CLIENT),
         yaml::pod("shop", "server", "v1", SERVER),
-        yaml::service("shop", "server", HTTP, "http", 80, 9080),
-        yaml::endpoints("shop", "server", "http", 9080, &[SERVER]),
-        yaml::service("shop", "store", TCP, "tcp", 7000, 9090).replace("app: store", "app: server"),
-        yaml::endpoints("shop", "store", "tcp", 9090, &[SERVER]).replace("store-10", "server-10"),
+        Service::http("shop", "server", HTTP).with_endpoints(&[SERVER]),
+        Service {
+            app: "server",
+            protocol: "tcp",
+            port: 7000,
+            target: 9090,
+            ..Service::http("shop", "store", TCP)
+        }
+        .with_endpoints(&[SERVER]),
     ];
     let mesh = Mesh::start(workspace, &[("mesh.yaml", &objects.concat())])?;
     let name = |app: &str, address| yaml::pod_name(app, address);
