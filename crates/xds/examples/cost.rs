@@ -58,7 +58,7 @@ fn push_all(what: &str, t: &TypeUrl, sessions: &mut [delta::Session], view: &Vie
         };
         session.on_request(request).ok();
     }
-    let each = took.as_secs_f64() * 1e6 / sessions.len() as f64;
+    let each = took.as_secs_f64() * 1e6 / f64::from(u32::try_from(sessions.len()).unwrap_or(1));
     println!(
         "{what}: {each:.1} µs and {} bytes a session; {} kB resident",
         bytes / sessions.len(),
