@@ -72,27 +72,26 @@ const DOCUMENT_REFUSED: &str =
 const FILE_REFUSED: &str = "the file is not used; the last good versions of its objects stay";
 
 /// The text of a file, if it is text.
-pub fn text<'a>(bytes: &'a [u8], file: &str) -> Result<&'a str, Diagnostic> {
-    let origin = |before: &[u8]| {
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Some(Origin {
+pub fn text<'a>(bytes: &'a [u8], file: &str) -> Result<&'a str, Box<Diagnostic>> {
+    let refuse = |code, reason: String, before: &[u8]| {
+        let line = before.split(|byte| *byte == b'\n').count() as u32;
+        let origin = Origin {
             file: file.into(),
-            line: line as u32,
-        })
+            line,
+        };
+        Box::new(Diagnostic::error(code, reason, FILE_REFUSED).from_origin(Some(origin)))
     };
     if bytes.len() > MAX_TEXT_BYTES {
         let reason = format!("larger than {} MiB", MAX_TEXT_BYTES >> 20);
-        return Err(Diagnostic::error("limit", reason, FILE_REFUSED).from_origin(origin(&[])));
+        return Err(refuse("limit", reason, &[]));
     }
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
-        return Err(
-            Diagnostic::error("binary", "not text: contains a NUL byte", FILE_REFUSED)
-                .from_origin(origin(&bytes[..at])),
-        );
+        let reason = "not text: contains a NUL byte".to_owned();
+        return Err(refuse("binary", reason, &bytes[..at]));
     }
     std::str::from_utf8(bytes).map_err(|error| {
-        Diagnostic::error("binary", "not text: invalid UTF-8", FILE_REFUSED)
-            .from_origin(origin(&bytes[..error.valid_up_to()]))
+        let reason = "not text: invalid UTF-8".to_owned();
+        refuse("binary", reason, &bytes[..error.valid_up_to()])
     })
 }
 
@@ -100,7 +99,7 @@ pub fn text<'a>(bytes: &'a [u8], file: &str) -> Result<&'a str, Diagnostic> {
 pub fn documents(text: &str, file: &str) -> Parsed {
     let text = match self::text(text.as_bytes(), file) {
         Ok(text) => text,
-        Err(diagnostic) => return Parsed::unreadable(diagnostic),
+        Err(diagnostic) => return Parsed::unreadable(*diagnostic),
     };
     let file: Arc<str> = file.into();
     let mut all = Parsed::default();

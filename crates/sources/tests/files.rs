@@ -25,7 +25,7 @@ fn options() -> Options {
     Options {
         settle: Duration::from_millis(50),
         // Long, so that what a test sees is due to an event.
-        rescan: Duration::from_secs(3600),
+        rescan: Duration::from_hours(1),
         max_file_bytes: 1 << 20,
         ..Options::default()
     }
@@ -45,7 +45,7 @@ struct Watched {
 impl Watched {
     async fn start(directories: &[&Path], options: Options) -> Self {
         let directories: Vec<PathBuf> = directories.iter().map(|path| path.to_path_buf()).collect();
-        let source = DirectorySource::new(directories, options).unwrap();
+        let source = DirectorySource::new(directories, options).expect("directories");
         let (sender, batches) = mpsc::channel(4);
         tokio::spawn(source.run(sender));
         let mut watched = Self {
@@ -70,9 +70,10 @@ impl Watched {
                 Change::Upsert(object) => {
                     self.upserts += 1;
                     let name = object.key.name.to_string();
-                    let vs: &VirtualService = object.get().unwrap();
+                    let vs: &VirtualService = object.get().expect("a virtual service");
                     self.hosts.insert(name.clone(), vs.hosts[0].clone());
-                    self.lines.insert(name, object.origin.unwrap().line);
+                    self.lines
+                        .insert(name, object.origin.expect("a place").line);
                 }
                 Change::Delete(key) => {
                     self.deletes += 1;
@@ -116,7 +117,8 @@ impl Watched {
     }
 
     fn report(&self) -> String {
-        self.diagnostics.iter().map(|d| format!("{d}\n")).collect()
+        let lines: Vec<String> = self.diagnostics.iter().map(ToString::to_string).collect();
+        lines.join("\n")
     }
 }
 

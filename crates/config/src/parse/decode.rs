@@ -233,7 +233,7 @@ struct Node<'a> {
     context: &'a Context,
 }
 
-impl<'a> Node<'a> {
+impl Node<'_> {
     fn mismatch(&self, expected: &dyn de::Expected) -> DecodeError {
         let found = match &self.value {
             Value::Null => de::Unexpected::Unit,
@@ -254,7 +254,7 @@ impl<'a> Node<'a> {
     ) -> Result<V::Value, DecodeError> {
         visitor
             .visit_seq(Items {
-                items: items.into_iter().enumerate(),
+                rest: items.into_iter().enumerate(),
                 path: self.path,
                 context: self.context,
             })
@@ -269,7 +269,7 @@ impl<'a> Node<'a> {
     ) -> Result<V::Value, DecodeError> {
         visitor
             .visit_map(Entries {
-                entries: map.into_iter(),
+                rest: map.into_iter(),
                 pending: None,
                 fields,
                 path: self.path,
@@ -376,7 +376,7 @@ impl<'de> de::Deserializer<'de> for Node<'_> {
 }
 
 struct Items<'a> {
-    items: std::iter::Enumerate<std::vec::IntoIter<Value>>,
+    rest: std::iter::Enumerate<std::vec::IntoIter<Value>>,
     path: &'a Path<'a>,
     context: &'a Context,
 }
@@ -388,7 +388,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, DecodeError> {
-        let Some((index, value)) = self.items.next() else {
+        let Some((index, value)) = self.rest.next() else {
             return Ok(None);
         };
         let path = Path::Index(self.path, index);
@@ -402,12 +402,12 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.items.len())
+        Some(self.rest.len())
     }
 }
 
 struct Entries<'a> {
-    entries: serde_json::map::IntoIter,
+    rest: serde_json::map::IntoIter,
     pending: Option<(String, Value)>,
     /// The names a struct has; `None` for a map, where every key is fine and `null` is a value.
     fields: Option<&'static [&'static str]>,
@@ -423,7 +423,7 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
         seed: K,
     ) -> Result<Option<K::Value>, DecodeError> {
         loop {
-            let Some((key, value)) = self.entries.next() else {
+            let Some((key, value)) = self.rest.next() else {
                 return Ok(None);
             };
             if let Some(fields) = self.fields {
@@ -471,7 +471,7 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.entries.len())
+        Some(self.rest.len())
     }
 }
 

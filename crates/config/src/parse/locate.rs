@@ -35,7 +35,9 @@ pub(super) fn lines(text: &str, paths: &[Vec<Segment>]) -> Vec<u32> {
         }
         if first {
             first = false;
-            best.iter_mut().for_each(|best| best.1 = line);
+            for best in &mut best {
+                best.1 = line;
+            }
         }
         // A scalar in key position names the field; the field's line is the key's.
         if let (Some(Frame::Map { key: key @ None }), Event::Scalar(text, ..)) =

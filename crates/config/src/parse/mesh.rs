@@ -63,7 +63,7 @@ impl Reader<'_> {
     /// The one object of the text; an empty text is an empty object.
     fn object(&mut self) -> Option<Map<String, Value>> {
         if let Err(diagnostic) = super::text(self.text.as_bytes(), self.file) {
-            self.diagnostics.push(diagnostic);
+            self.diagnostics.push(*diagnostic);
             return None;
         }
         let documents = split(self.text);

@@ -64,7 +64,7 @@ pub(super) fn check_policy(check: &mut Checker, policy: &AuthorizationPolicy) {
         format!("is not possible for action {}", policy.action),
     );
     check.each("rules", &policy.rules, |check, entry| {
-        rule(check, entry, policy.action)
+        rule(check, entry, policy.action);
     });
 }
 
@@ -78,7 +78,7 @@ fn rule(check: &mut Checker, rule: &Rule, action: Action) {
         None => check.error("operation is required"),
     });
     check.each("when", &rule.when, |check, when| {
-        condition(check, when, action)
+        condition(check, when, action);
     });
     if action == Action::Deny {
         let tcp_from = rule

@@ -103,7 +103,7 @@ pub(super) fn duration(value: Duration) -> Result<(), &'static str> {
     let value = value.get();
     if value < StdDuration::from_millis(1) {
         Err("must be at least 1ms")
-    } else if value.subsec_nanos() % 1_000_000 != 0 {
+    } else if !value.subsec_nanos().is_multiple_of(1_000_000) {
         Err("must be a whole number of milliseconds")
     } else {
         Ok(())

@@ -96,7 +96,7 @@ fn fits(check: &mut Checker, apply_to: ApplyTo, matched: &ObjectMatch) {
     if wanted.1 == "listener" {
         check.some("listener", matched.listener.as_ref(), |check, listener| {
             check.field("filterChain", |check| {
-                filter_match(check, apply_to, listener)
+                filter_match(check, apply_to, listener);
             });
         });
     }

@@ -23,7 +23,7 @@ pub(super) fn check_wasm_plugin(check: &mut Checker, plugin: &WasmPlugin) {
     );
     check.some("vmConfig", plugin.vm_config.as_ref(), vm_config);
     check.each("match", &plugin.r#match, |check, matched| {
-        ports(check, &matched.ports)
+        ports(check, &matched.ports);
     });
 }
 
@@ -64,7 +64,7 @@ pub(super) fn check_traffic_extension(check: &mut Checker, extension: &TrafficEx
         check.some("vmConfig", wasm.vm_config.as_ref(), vm_config);
     });
     check.each("match", &extension.r#match, |check, matched| {
-        ports(check, &matched.ports)
+        ports(check, &matched.ports);
     });
 }
 
@@ -128,6 +128,6 @@ fn vm_config(check: &mut Checker, config: &VmConfig) {
 
 fn ports(check: &mut Checker, list: &[PortSelector]) {
     check.each("ports", list, |check, selector| {
-        check.result("number", port(selector.number))
+        check.result("number", port(selector.number));
     });
 }

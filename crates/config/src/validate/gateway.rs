@@ -31,14 +31,14 @@ pub(super) const UNIX: &str = "unix://";
 pub(super) fn check(check: &mut Checker, gateway: &Gateway) {
     if gateway.servers.is_empty() {
         check.field("servers", |check| {
-            check.error("at least one server is required")
+            check.error("at least one server is required");
         });
     }
     let mut names = BTreeSet::new();
     check.each("servers", &gateway.servers, |check, server: &Server| {
         if server.hosts.is_empty() {
             check.field("hosts", |check| {
-                check.error("at least one host is required")
+                check.error("at least one host is required");
             });
         }
         check.each("hosts", &server.hosts, |check, name| {
@@ -51,7 +51,7 @@ pub(super) fn check(check: &mut Checker, gateway: &Gateway) {
                 check.field("port", |check| server_port(check, port, &server.bind));
                 if !names.insert(port.name.clone()) {
                     check.field("port", |check| {
-                        check.error(format!("the name {:?} is given twice", port.name))
+                        check.error(format!("the name {:?} is given twice", port.name));
                     });
                 }
                 tls_fits_port(check, server, port);
@@ -97,7 +97,7 @@ fn tls_fits_port(check: &mut Checker, server: &Server, port: &Port) {
     };
     match &server.tls {
         None if protocol.is_tls() => {
-            check.error(format!("tls is required for protocol {}", port.protocol))
+            check.error(format!("tls is required for protocol {}", port.protocol));
         }
         Some(tls) if !protocol.is_tls() => {
             let only_redirect = matches!(
@@ -119,7 +119,7 @@ fn tls_fits_port(check: &mut Checker, server: &Server, port: &Port) {
     }
     if server.tls.as_ref().is_some_and(|tls| tls.https_redirect) && !protocol.is_http() {
         check.field("tls", |check| {
-            check.warn("httpsRedirect is for HTTP servers", "nothing is redirected")
+            check.warn("httpsRedirect is for HTTP servers", "nothing is redirected");
         });
     }
 }
@@ -200,7 +200,7 @@ fn certificates(check: &mut Checker, tls: &ServerTlsSettings, mutual: bool) {
     }
     if tls.tls_certificates.len() > 2 {
         check.field("tlsCertificates", |check| {
-            check.warn("more than two certificates", "the proxy may refuse them")
+            check.warn("more than two certificates", "the proxy may refuse them");
         });
     }
     check.each(

@@ -137,7 +137,8 @@ pub(super) fn namespaced(text: &str, gateway: bool) -> Result<(), String> {
     } else {
         namespace.strip_prefix('~').unwrap_or(namespace)
     };
-    if !matches!(bare, "*" | ".") && !(bare.is_empty() && !gateway) && !is_host_label(bare) {
+    let bare_tilde = bare.is_empty() && !gateway;
+    if !bare_tilde && !matches!(bare, "*" | ".") && !is_host_label(bare) {
         return Err(format!("invalid namespace {:?}", short(namespace)));
     }
     complete(name, gateway)

@@ -62,7 +62,7 @@ pub(super) fn check(check: &mut Checker, route: &HttpRoute, delegate: bool) {
     if let Some(percent) = route.mirror_percent {
         check.error_if(percent > 100, "mirrorPercent", "must be at most 100");
         check.field("mirrorPercent", |check| {
-            check.warn("deprecated, use mirrorPercentage", AS_WRITTEN)
+            check.warn("deprecated, use mirrorPercentage", AS_WRITTEN);
         });
     }
     check.some(
@@ -79,7 +79,7 @@ pub(super) fn check(check: &mut Checker, route: &HttpRoute, delegate: bool) {
         check.some("percentage", mirror.percentage.as_ref(), mirror_share);
     });
     check.some("redirect", route.redirect.as_ref(), |check, to| {
-        redirect(check, to, &route.r#match)
+        redirect(check, to, &route.r#match);
     });
     check.some(
         "directResponse",
@@ -107,7 +107,7 @@ fn actions(check: &mut Checker, route: &HttpRoute, delegate: bool) {
     if route.delegate.is_some() {
         if delegate {
             check.field("delegate", |check| {
-                check.error("a delegate cannot delegate")
+                check.error("a delegate cannot delegate");
             });
         }
         if route.redirect.is_some() || forwards {

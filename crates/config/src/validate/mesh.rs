@@ -15,7 +15,7 @@ pub(super) fn check_config(check: &mut Checker, mesh: &MeshConfig) {
     );
     if let Some(timeout) = mesh.connect_timeout {
         check.result("connectTimeout", duration(timeout));
-        let range = StdDuration::from_millis(1)..=StdDuration::from_secs(3600);
+        let range = StdDuration::from_millis(1)..=StdDuration::from_hours(1);
         check.error_if(
             !range.contains(&timeout.get()),
             "connectTimeout",
@@ -90,7 +90,7 @@ pub(super) fn check_config(check: &mut Checker, mesh: &MeshConfig) {
         |check, provider| {
             if provider.name.is_empty() {
                 check.field("name", |check| {
-                    check.warn("must not be empty", "the provider cannot be referred to")
+                    check.warn("must not be empty", "the provider cannot be referred to");
                 });
             }
         },

@@ -221,8 +221,8 @@ impl Reader<'_> {
     fn escape(&mut self, in_class: bool) -> Result<Option<char>, String> {
         let c = self.rest.next().ok_or("backslash at the end")?;
         match c {
-            'a' | 'f' | 'n' | 'r' | 't' | 'v' | 'd' | 'D' | 's' | 'S' | 'w' | 'W' => Ok(None),
-            'A' | 'b' | 'B' | 'C' | 'z' if !in_class => Ok(None),
+            'a' | 'f' | 'n' | 'r' | 't' | 'v' | 'd' | 'D' | 's' | 'S' | 'w' | 'W' | '0' => Ok(None),
+            'A' | 'b' | 'B' | 'C' | 'E' | 'z' if !in_class => Ok(None),
             'Q' if !in_class => {
                 let mut previous = ' ';
                 for c in self.rest.by_ref() {
@@ -233,7 +233,6 @@ impl Reader<'_> {
                 }
                 Ok(None)
             }
-            'E' if !in_class => Ok(None),
             'p' | 'P' => {
                 if self.rest.next() == Some('{') && !self.rest.any(|c| c == '}') {
                     return Err("missing } after \\p{".to_owned());
@@ -257,7 +256,6 @@ impl Reader<'_> {
                     Err("invalid \\x".to_owned())
                 }
             }
-            '0' => Ok(None),
             '1'..='7'
                 if self
                     .rest

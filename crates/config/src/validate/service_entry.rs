@@ -45,7 +45,7 @@ pub(super) fn check(check: &mut Checker, entry: &ServiceEntry, object: &Object) 
         && entry.ports.iter().any(|port| nameless(&port.protocol))
     {
         check.field("hosts", |check| {
-            check.error("several hosts are possible for HTTP and TLS ports only")
+            check.error("several hosts are possible for HTTP and TLS ports only");
         });
     }
     export_to(check, &entry.export_to, &object.key.namespace, true);
@@ -54,7 +54,7 @@ pub(super) fn check(check: &mut Checker, entry: &ServiceEntry, object: &Object) 
 fn hosts(check: &mut Checker, entry: &ServiceEntry) {
     if entry.hosts.is_empty() {
         check.field("hosts", |check| {
-            check.error("at least one host is required")
+            check.error("at least one host is required");
         });
     }
     check.each("hosts", &entry.hosts, |check, name| {

@@ -28,7 +28,7 @@ pub(super) fn check(check: &mut Checker, sidecar: &Sidecar) {
     }
     let mut ports = BTreeSet::new();
     check.each("ingress", &sidecar.ingress, |check, listener| {
-        ingress(check, listener, &mut ports)
+        ingress(check, listener, &mut ports);
     });
     check.some(
         "inboundConnectionPool",
@@ -137,7 +137,7 @@ fn egress_listeners(check: &mut Checker, listeners: &[IstioEgressListener]) {
         remaining -= 1;
         match &listener.port {
             None if remaining > 0 => {
-                check.error("a listener without port must be the last, and the only one")
+                check.error("a listener without port must be the last, and the only one");
             }
             None => {}
             Some(own) => {
@@ -171,7 +171,7 @@ fn egress_listeners(check: &mut Checker, listeners: &[IstioEgressListener]) {
 fn egress_hosts(check: &mut Checker, hosts: &[String]) {
     if hosts.is_empty() {
         check.field("hosts", |check| {
-            check.error("at least one host is required")
+            check.error("at least one host is required");
         });
     }
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -191,7 +191,7 @@ fn egress_hosts(check: &mut Checker, hosts: &[String]) {
             let reason = format!("{name} is covered by another host");
             check.field("hosts", |check| {
                 check.index(index, |check| {
-                    check.warn(reason, "it has no effect of its own")
+                    check.warn(reason, "it has no effect of its own");
                 });
             });
         }

@@ -14,7 +14,7 @@ pub(super) fn check(check: &mut Checker, telemetry: &Telemetry) {
     check.each("metrics", &telemetry.metrics, metrics);
     if telemetry.tracing.len() > 1 {
         check.field("tracing", |check| {
-            check.warn("more than one entry", "only the first is used")
+            check.warn("more than one entry", "only the first is used");
         });
     }
     check.each("tracing", &telemetry.tracing, tracing);
@@ -66,7 +66,7 @@ fn tracing(check: &mut Checker, tracing: &Tracing) {
     providers(check, &tracing.providers);
     if tracing.providers.len() > 1 {
         check.field("providers", |check| {
-            check.warn("more than one provider", "only the first is used")
+            check.warn("more than one provider", "only the first is used");
         });
     }
     let percent = tracing.random_sampling_percentage.unwrap_or_default();

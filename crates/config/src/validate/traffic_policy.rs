@@ -49,7 +49,7 @@ pub(super) fn check(check: &mut Checker, policy: &TrafficPolicy) {
         |check, policy| {
             match &policy.port {
                 Some(selector) => check.field("port", |check| {
-                    check.result("number", port(selector.number))
+                    check.result("number", port(selector.number));
                 }),
                 None => check.error("port is required"),
             }
@@ -284,7 +284,7 @@ fn consistent_hash(check: &mut Checker, hash: &ConsistentHashLb) {
     );
     if hash.minimum_ring_size != 0 {
         check.field("minimumRingSize", |check| {
-            check.warn("deprecated, use ringHash", AS_WRITTEN)
+            check.warn("deprecated, use ringHash", AS_WRITTEN);
         });
     }
     check.some("httpCookie", hash.http_cookie.as_ref(), |check, cookie| {
@@ -307,10 +307,7 @@ fn consistent_hash(check: &mut Checker, hash: &ConsistentHashLb) {
 }
 
 fn is_prime(number: u64) -> bool {
-    number > 1
-        && (2..)
-            .take_while(|factor| factor * factor <= number)
-            .all(|factor| number % factor != 0)
+    number > 1 && (2..=number.isqrt()).all(|factor| !number.is_multiple_of(factor))
 }
 
 fn is_topology_label(label: &str) -> bool {
@@ -396,12 +393,12 @@ fn localities<'a>(check: &mut Checker, name: &str, list: impl Iterator<Item = &'
         let stars = locality.matches('*').count();
         if stars > 1 || stars == 1 && !locality.ends_with('*') {
             check.field(name, |check| {
-                check.error(format!("{locality}: one * is allowed, at the end"))
+                check.error(format!("{locality}: one * is allowed, at the end"));
             });
         }
         if locality.split('/').any(str::is_empty) {
             check.field(name, |check| {
-                check.error(format!("{locality:?} has an empty part"))
+                check.error(format!("{locality:?} has an empty part"));
             });
         }
         let covers = |a: &str, b: &str| {
@@ -413,7 +410,7 @@ fn localities<'a>(check: &mut Checker, name: &str, list: impl Iterator<Item = &'
             .find(|other| covers(other, locality) || covers(locality, other))
         {
             check.field(name, |check| {
-                check.error(format!("{locality} and {other} overlap"))
+                check.error(format!("{locality} and {other} overlap"));
             });
         }
         seen.push(locality);

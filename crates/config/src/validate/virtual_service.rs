@@ -39,7 +39,7 @@ pub(super) fn check(check: &mut Checker, service: &VirtualService, namespace: &s
         }
     });
     check.each("tls", &service.tls, |check, route| {
-        tls(check, route, service, at_gateway)
+        tls(check, route, service, at_gateway);
     });
     check.each("tcp", &service.tcp, tcp);
     export_to(check, &service.export_to, namespace, false);
@@ -77,7 +77,7 @@ fn hosts(check: &mut Checker, service: &VirtualService, at_gateway: bool) {
             .find(|other| host::overlap(name, other))
         {
             check.field("hosts", |check| {
-                check.error(format!("{name} and {other} overlap"))
+                check.error(format!("{name} and {other} overlap"));
             });
         }
     }
@@ -121,7 +121,7 @@ pub(super) fn destination(check: &mut Checker, destination: &Destination) {
         "invalid subset name",
     );
     check.some("port", destination.port.as_ref(), |check, selector| {
-        check.result("number", port(selector.number))
+        check.result("number", port(selector.number));
     });
 }
 
@@ -144,7 +144,7 @@ pub(super) fn weights(check: &mut Checker, weights: &[i32]) {
 fn routes(check: &mut Checker, routes: &[RouteDestination]) {
     if routes.is_empty() {
         check.field("route", |check| {
-            check.error("at least one destination is required")
+            check.error("at least one destination is required");
         });
         return;
     }
@@ -179,13 +179,13 @@ fn tcp(check: &mut Checker, route: &TcpRoute) {
 fn tls(check: &mut Checker, route: &TlsRoute, service: &VirtualService, at_gateway: bool) {
     if route.r#match.is_empty() {
         check.field("match", |check| {
-            check.error("at least one match is required")
+            check.error("at least one match is required");
         });
     }
     check.each("match", &route.r#match, |check, matched| {
         if matched.sni_hosts.is_empty() {
             check.field("sniHosts", |check| {
-                check.error("at least one name is required")
+                check.error("at least one name is required");
             });
         }
         check.each("sniHosts", &matched.sni_hosts, |check, name| {
@@ -284,7 +284,7 @@ fn report<M: PartialEq>(
     }
     for (index, reason) in findings {
         check.field(name, |check| {
-            check.index(index, |check| check.warn(reason, "the route is never used"))
+            check.index(index, |check| check.warn(reason, "the route is never used"));
         });
     }
 }

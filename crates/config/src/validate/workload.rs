@@ -69,7 +69,7 @@ pub(super) fn check_group(check: &mut Checker, group: &WorkloadGroup) {
         check.error("template is required");
     }
     check.some("metadata", group.metadata.as_ref(), |check, meta| {
-        labels(check, "labels", &meta.labels)
+        labels(check, "labels", &meta.labels);
     });
     check.some("probe", group.probe.as_ref(), probe);
 }
@@ -112,7 +112,7 @@ fn probe(check: &mut Checker, probe: &ReadinessProbe) {
         });
     });
     check.some("tcpSocket", probe.tcp_socket.as_ref(), |check, tcp| {
-        check.result("port", port(tcp.port))
+        check.result("port", port(tcp.port));
     });
     check.some("exec", probe.exec.as_ref(), |check, exec| {
         check.error_if(exec.command.is_empty(), "command", "must not be empty");

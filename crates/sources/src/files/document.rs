@@ -121,7 +121,7 @@ impl FileState {
         let text = match parse::text(bytes, file) {
             Ok(text) => text,
             Err(diagnostic) => {
-                state.diagnostics.push(diagnostic);
+                state.diagnostics.push(*diagnostic);
                 state.retained = old
                     .map(|old| old.keys().cloned().collect())
                     .unwrap_or_default();

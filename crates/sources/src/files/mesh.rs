@@ -125,7 +125,7 @@ impl Watched {
         if self.unsettled {
             return None;
         }
-        let bytes = match read(&self.path, options.max_file_bytes) {
+        let bytes = match super::tree::read(&self.path, options.max_file_bytes) {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.hash = None;
@@ -156,7 +156,7 @@ impl Watched {
                 value
             }
             Err(diagnostic) => {
-                self.diagnostics = vec![diagnostic];
+                self.diagnostics = vec![*diagnostic];
                 None
             }
         }
@@ -197,18 +197,4 @@ impl Files {
             diagnostics,
         })
     }
-}
-
-fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
-    if metadata.len() > limit {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("larger than {limit} bytes"),
-        ));
-    }
-    std::fs::read(path)
 }

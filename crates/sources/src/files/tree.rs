@@ -200,7 +200,7 @@ impl Tree {
             return;
         }
         let name: Arc<str> = file.path.to_string_lossy().into();
-        let bytes = read(&file.path, stat, self.options.max_file_bytes);
+        let bytes = read(&file.path, self.options.max_file_bytes);
         if let (Ok(bytes), Some(known)) = (&bytes, self.files.get_mut(file))
             && known.stat.is_some()
             && known.hash == xxh3_128(bytes)
@@ -317,8 +317,7 @@ impl Tree {
 
     /// Reads one object of a file once more.
     fn reload(&self, key: &ObjectKey, file: &FileKey, hash: u128, line: u32) -> Option<Object> {
-        let metadata = std::fs::metadata(&file.path).ok()?;
-        let bytes = read(&file.path, Stat::of(&metadata), self.options.max_file_bytes).ok()?;
+        let bytes = read(&file.path, self.options.max_file_bytes).ok()?;
         let name: Arc<str> = file.path.to_string_lossy().into();
         let text = parse::text(&bytes, &name).ok()?;
         let documents = parse::split(text);
@@ -377,20 +376,17 @@ fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
 }
 
 /// The content of a file, if it is not too large.
-fn read(path: &Path, stat: Stat, limit: u64) -> io::Result<Vec<u8>> {
-    let too_large = || {
-        io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("larger than {limit} bytes"),
-        )
-    };
-    if stat.size() > limit {
-        return Err(too_large());
+pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("not a file"));
     }
-    let mut bytes = Vec::with_capacity(stat.size() as usize);
-    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    let mut bytes = Vec::with_capacity(metadata.len().min(limit) as usize);
+    file.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(too_large());
+        let reason = format!("larger than {limit} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
     }
     Ok(bytes)
 }

@@ -40,11 +40,11 @@ impl Stat {
 
     /// Whether the content was changed less than `within` ago.
     pub(super) fn is_recent(&self, within: Duration) -> bool {
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_nanos() as i128;
-        (0..within.as_nanos() as i128).contains(&(now - self.modified))
+        #[expect(clippy::disallowed_methods, reason = "sources may read the clock")]
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let nanos = |duration: Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
+        let age = nanos(now.unwrap_or_default()) - self.modified;
+        (0..nanos(within)).contains(&age)
     }
 
     fn identity(&self) -> (u64, u64) {
@@ -54,10 +54,6 @@ impl Stat {
     /// Whether both are of one and the same file.
     pub(super) fn same_file(&self, other: &Self) -> bool {
         self.identity() == other.identity()
-    }
-
-    pub(super) fn size(&self) -> u64 {
-        self.size
     }
 }
 
