@@ -90,6 +90,9 @@ const LISTED: [(Extension, &str); 21] = [
 pub struct Dialect {
     /// The proxy runs beside Istio's agent, which serves the workload's certificate and the mesh's roots.
     agent: bool,
+    /// Without an agent: the files that users name are on the proxy's host, so it can be told their paths. Envoy refuses a
+    /// resource that names a file it cannot read, so this is not assumed.
+    files: bool,
     /// One bit for each extension it has.
     extensions: u32,
 }
@@ -99,6 +102,7 @@ impl Dialect {
     pub const fn istio(_version: &str) -> Self {
         Self {
             agent: true,
+            files: false,
             extensions: u32::MAX,
         }
     }
@@ -115,8 +119,23 @@ impl Dialect {
             .fold(0, |bits, (e, _)| bits | bit(*e));
         Self {
             agent: false,
+            files: false,
             extensions,
         }
+    }
+
+    /// The same proxy with the files that users name in its reach.
+    #[must_use]
+    pub const fn with_files(self) -> Self {
+        Self {
+            files: !self.agent,
+            ..self
+        }
+    }
+
+    /// Whether a file is named by its path. Otherwise somebody must deliver it as a secret, or nothing is trusted.
+    pub(crate) const fn reads_files(&self) -> bool {
+        self.files
     }
 
     /// Whether the mesh's mutual TLS can be used: somebody serves the certificates.

@@ -193,7 +193,7 @@ fn mesh_identity(names: Vec<StringMatcher>) -> CommonTlsContext {
 
 fn set_certificate(common: &mut CommonTlsContext, source: &SecretSource, dialect: &Dialect) {
     match source {
-        SecretSource::File(name) if !dialect.mesh_identity() => {
+        SecretSource::File(name) if dialect.reads_files() => {
             let (chain, key) = certificate_files(name);
             common.tls_certificates.push(tls::TlsCertificate {
                 certificate_chain: Some(file(chain)),
@@ -203,13 +203,13 @@ fn set_certificate(common: &mut CommonTlsContext, source: &SecretSource, dialect
         }
         _ => common
             .tls_certificate_sds_secret_configs
-            .push(secret(source)),
+            .push(secret(source, dialect)),
     }
 }
 
 fn validation(roots: &SecretSource, names: &[Text], dialect: &Dialect) -> ValidationContextType {
     match roots {
-        SecretSource::File(name) if !dialect.mesh_identity() => {
+        SecretSource::File(name) if dialect.reads_files() || on_every_host(name, dialect) => {
             ValidationContextType::ValidationContext(tls::CertificateValidationContext {
                 trusted_ca: Some(file(roots_file(name))),
                 match_typed_subject_alt_names: typed_names(names),
@@ -217,7 +217,7 @@ fn validation(roots: &SecretSource, names: &[Text], dialect: &Dialect) -> Valida
             })
         }
         _ => combined(
-            secret(roots),
+            secret(roots, dialect),
             names
                 .iter()
                 .map(|name| matcher(MatchPattern::Exact(value::string(name))))
@@ -276,9 +276,22 @@ fn workload_secret(name: &str) -> tls::SdsSecretConfig {
     }
 }
 
-fn secret(source: &SecretSource) -> tls::SdsSecretConfig {
+/// The roots of the system are where every system has them.
+fn on_every_host(name: &str, dialect: &Dialect) -> bool {
+    !dialect.mesh_identity() && roots_file(name) == SYSTEM_ROOTS
+}
+
+fn secret(source: &SecretSource, dialect: &Dialect) -> tls::SdsSecretConfig {
     let (name, source) = match source {
-        SecretSource::File(name) => (name, agent()),
+        SecretSource::File(name) if dialect.mesh_identity() => (name, agent()),
+        // Nobody delivers it: connections fail, and the rest does not wait for it.
+        SecretSource::File(name) => (
+            name,
+            core::ConfigSource {
+                initial_fetch_timeout: Some(value::duration(pilotfish_ir::Millis(100))),
+                ..value::ads()
+            },
+        ),
         SecretSource::Credential(name) => (
             name,
             core::ConfigSource {

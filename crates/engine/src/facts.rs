@@ -127,7 +127,10 @@ impl ProxyFacts {
             dns_capture: yes(get("DNS_CAPTURE")?),
             privileged: !yes(get("UNPRIVILEGED_POD")?),
             http10: yes(get("HTTP10")?),
-            dialect: Arc::new(Dialect::from_extensions(&listed)),
+            dialect: Arc::new(match Dialect::from_extensions(&listed) {
+                d if yes(get("LOCAL_FILES")?) => d.with_files(),
+                d => d,
+            }),
         })
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pilotfish_config::networking::{Gateway, Server, VirtualService};
-use pilotfish_config::{Diagnostic, Object};
+use pilotfish_config::{Diagnostic, Object, ObjectKey};
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Routes, Side};
 use pilotfish_ir::{Listener, Millis, VirtualHost};
@@ -179,17 +179,36 @@ fn rules<'w>(reader: &Reader<'w>, client: &Client, b: &Bound<'_>) -> Vec<(&'w Ar
         .collect()
 }
 
-/// Hosts of a table, and whether there are none so that everything is refused.
+/// The first host of each virtual host of a table; hosts with equal routes stand together. None: everything is refused.
 pub fn hosts(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At) -> BTreeSet<Text> {
+    groups(reader, client, instances, at).into_iter().filter_map(|mut hosts| hosts.pop_first()).collect()
+}
+
+/// Hosts of a table in groups that are served by the same rules of the same servers.
+fn groups(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At) -> Vec<BTreeSet<Text>> {
     let all = bound(reader, client, instances);
     let servers = all.get(at).map_or(&[][..], Vec::as_slice);
-    servers.iter().filter(|b| plain_http(b)).flat_map(|b| rules(reader, client, b)).flat_map(|(.., hosts)| hosts).collect()
+    // Which rules, through which servers, make up a host: equal lists make equal routes.
+    let mut made_of: BTreeMap<Text, Vec<(usize, &ObjectKey)>> = BTreeMap::new();
+    for (i, b) in servers.iter().enumerate().filter(|(_, b)| plain_http(b)) {
+        for (object, _, hosts) in rules(reader, client, b) {
+            for h in hosts {
+                made_of.entry(h).or_default().push((i, &object.key));
+            }
+        }
+    }
+    let mut by_rules: BTreeMap<Vec<(usize, &ObjectKey)>, BTreeSet<Text>> = BTreeMap::new();
+    for (h, rules) in made_of {
+        by_rules.entry(rules).or_default().insert(h);
+    }
+    by_rules.into_values().collect()
 }
 
 /// One virtual host of a gateway; `host` is empty for the one that refuses everything.
 pub fn virtual_host(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At, h: &str) -> Option<VirtualHost> {
     let all = bound(reader, client, instances);
     let servers = all.get(at)?;
+    let group = groups(reader, client, instances, at).into_iter().find(|g| g.first().is_some_and(|f| &**f == h));
     let number = servers.iter().find(|b| plain_http(b))?.number;
     if h.is_empty() {
         return Some(VirtualHost {
@@ -216,7 +235,7 @@ pub fn virtual_host(reader: &Reader<'_>, client: &Client, instances: &[Instance]
     }
     (!routes.is_empty()).then(|| VirtualHost {
         name: Text::from(format!("{h}:{port}")),
-        domains: vec![crate::route::domain_name(h)],
+        domains: group.iter().flatten().map(|d| crate::route::domain_name(d)).collect(),
         routes,
         attempt_count: true,
         require_tls,

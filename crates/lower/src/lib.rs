@@ -6,6 +6,7 @@
 #![deny(clippy::disallowed_methods)]
 
 pub mod cluster;
+mod delegate;
 pub mod dns;
 pub mod endpoint;
 pub mod gateway;

@@ -16,7 +16,7 @@ use pilotfish_ir::route::{
 use pilotfish_ir::{ClusterName, Millionths, Millis};
 use pilotfish_mesh::{host, Reader};
 
-use crate::{policy, visibility, Client, Text};
+use crate::{delegate, policy, visibility, Client, Text};
 
 /// Where the routes will be used.
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +32,16 @@ pub struct Place<'a> {
 }
 
 /// The routes of a VirtualService; rules after one that matches everything are unreachable and left out.
-pub fn routes(reader: &Reader<'_>, place: Place<'_>, object: &Arc<Object>, vs: &VirtualService) -> Vec<ir::Route> {
+pub fn routes<'w>(reader: &Reader<'w>, place: Place<'_>, object: &'w Arc<Object>, vs: &'w VirtualService) -> Vec<ir::Route> {
     reader.uses(&object.key);
     let mut out = Vec::new();
-    for http in &vs.http {
+    for (http, namespace) in &delegate::rules(reader, object, vs) {
         if http.r#match.is_empty() {
-            out.push(route(reader, place, object, http, None));
+            out.push(route(reader, place, object, namespace, http, None));
             return out;
         }
         for m in http.r#match.iter().filter(|m| applies(m, place, &object.key.namespace)) {
-            let r = route(reader, place, object, http, Some(m));
+            let r = route(reader, place, object, namespace, http, Some(m));
             let everything = catches_all(&r.matches);
             out.push(r);
             if everything {
@@ -77,7 +77,7 @@ fn catches_all(m: &RouteMatch) -> bool {
     path && m.headers.is_empty() && m.query.is_empty()
 }
 
-fn route(reader: &Reader<'_>, place: Place<'_>, object: &Arc<Object>, http: &HttpRoute, m: Option<&HttpMatchRequest>) -> ir::Route {
+fn route(reader: &Reader<'_>, place: Place<'_>, object: &Object, namespace: &str, http: &HttpRoute, m: Option<&HttpMatchRequest>) -> ir::Route {
     let matches = m.map_or_else(RouteMatch::any, request_match);
     let (mut headers, authority) = header_ops(http.headers.as_ref());
     let action = if let Some(r) = &http.redirect {
@@ -88,7 +88,7 @@ fn route(reader: &Reader<'_>, place: Place<'_>, object: &Arc<Object>, http: &Htt
         });
         Action::Respond { status: d.status, body }
     } else {
-        Action::Forward(Box::new(forward(reader, place, object, http, authority, &mut headers)))
+        Action::Forward(Box::new(forward(reader, place, namespace, http, authority, &mut headers)))
     };
     let name = match m.map_or("", |m| m.name.as_str()) {
         "" => Text::from(http.name.as_str()),
@@ -210,12 +210,11 @@ pub(crate) fn cluster(reader: &Reader<'_>, place: Place<'_>, namespace: &str, d:
 fn forward(
     reader: &Reader<'_>,
     place: Place<'_>,
-    object: &Object,
+    namespace: &str,
     http: &HttpRoute,
     authority: Option<Text>,
     headers: &mut HeaderOps,
 ) -> Forward {
-    let namespace = &*object.key.namespace;
     let mut rewrite = http.rewrite.as_ref().map(|r| Rewrite {
         prefix: (r.uri_regex_rewrite.is_none() && !r.uri.is_empty()).then(|| Text::from(r.uri.as_str())),
         regex: r.uri_regex_rewrite.as_ref().map(|x| (Text::from(x.r#match.as_str()), Text::from(x.rewrite.as_str()))),

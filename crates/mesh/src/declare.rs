@@ -64,6 +64,12 @@ pub(crate) fn entry_addresses(entry: &ServiceEntry) -> Vec<Text> {
         .collect()
 }
 
+/// When a Service was made. The one of the API server itself is older than anything a user applies.
+fn age(object: &Object) -> i64 {
+    let first = &*object.key.name == "kubernetes" && &*object.key.namespace == "default";
+    object.meta.created.unwrap_or(if first { i64::MIN } else { 0 })
+}
+
 fn matches(selector: &LabelSelector, labels: &Labels) -> bool {
     let all = selector
         .match_labels
@@ -232,7 +238,7 @@ impl View<'_> {
             name: object.key.name.clone(),
             registry: Registry::Kubernetes,
             source: object.key.clone(),
-            created: object.meta.created.unwrap_or(0),
+            created: age(object),
             resolution,
             mesh_external: external_name.is_some(),
             addresses: if spec.is_headless() {

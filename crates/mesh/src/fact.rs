@@ -29,6 +29,8 @@ pub enum Fact {
     VirtualServiceHosts,
     /// Virtual services bound to a gateway, `namespace/name`.
     GatewayVirtualServices(Text),
+    /// A VirtualService without hosts, `namespace/name`: others delegate to it.
+    Delegate(Text),
     /// All Gateways.
     Gateways,
     /// Sidecar objects of a namespace.

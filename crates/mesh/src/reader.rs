@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
-use pilotfish_config::{Diagnostic, ObjectKey};
+use pilotfish_config::networking::VirtualService;
+use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey};
 
-use crate::rules::Ranked;
+use crate::rules::{Ranked, delegate_ref};
 use crate::{
     Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World,
 };
@@ -144,6 +145,15 @@ impl<'w> Reader<'w> {
     pub fn gateway_virtual_services(&self, gateway: &Text) -> Option<&'w Ranked> {
         self.note(Fact::GatewayVirtualServices(gateway.clone()));
         self.world.gateway_virtual_services.get(gateway)
+    }
+
+    /// A VirtualService without hosts, to which others delegate.
+    pub fn delegate(&self, name: &str, namespace: &str) -> Option<&'w Arc<Object>> {
+        self.note(Fact::Delegate(delegate_ref(name, namespace)));
+        let key = ObjectKey::new(Kind::VirtualService, namespace, name);
+        let object = self.world.snapshot.get(&key)?;
+        let service = object.get::<VirtualService>()?;
+        service.hosts.is_empty().then_some(object)
     }
 
     /// All Gateways, oldest first.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use pilotfish_config::{Object, ObjectKey, Spec};
+use pilotfish_config::networking::VirtualService;
+use pilotfish_config::{Object, ObjectKey, Snapshot, Spec};
 
 use crate::{Fact, Settings, Text, World, host};
 
@@ -30,6 +31,11 @@ pub fn gateway_ref(reference: &str, namespace: &str) -> Text {
     } else {
         Text::from(format!("{namespace}/{reference}"))
     }
+}
+
+/// Reference to a VirtualService that others delegate to.
+pub(crate) fn delegate_ref(name: &str, namespace: &str) -> Text {
+    Text::from(format!("{namespace}/{name}"))
 }
 
 /// Where an object is listed.
@@ -119,6 +125,13 @@ pub(crate) fn replace(
     let snapshot = next.snapshot.clone();
     let mut edits: BTreeMap<Place, Edit<'_>> = BTreeMap::new();
     for key in changed {
+        let hostless = |snapshot: &Snapshot| {
+            let service = snapshot.get(key).and_then(|o| o.get::<VirtualService>());
+            service.is_some_and(|s| s.hosts.is_empty())
+        };
+        if hostless(&old.snapshot) || hostless(&snapshot) {
+            facts.insert(Fact::Delegate(delegate_ref(&key.name, &key.namespace)));
+        }
         if let Some(before) = old.snapshot.get(key) {
             for place in places(before, &old.settings) {
                 edits.entry(place).or_default().gone.insert(key);
