@@ -1,6 +1,7 @@
 //! What connected proxies say about themselves, for pages and metrics; and the observer of the wire.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -84,6 +85,7 @@ struct Entry {
 pub(crate) struct Nodes {
     entries: Mutex<BTreeMap<String, Entry>>,
     metrics: Arc<Metrics>,
+    pushes: AtomicU64,
 }
 
 impl Nodes {
@@ -92,6 +94,7 @@ impl Nodes {
         Self {
             entries: Mutex::default(),
             metrics,
+            pushes: AtomicU64::new(0),
         }
     }
 
@@ -104,6 +107,11 @@ impl Nodes {
         if entry.streams == 0 {
             entry.info = info;
         }
+    }
+
+    /// How many responses were sent to anybody.
+    pub(crate) fn pushes(&self) -> u64 {
+        self.pushes.load(Ordering::Relaxed)
     }
 
     /// What a node said.
@@ -169,10 +177,11 @@ impl Observer for Nodes {
             tonic::Code::DeadlineExceeded => self.metrics.write_timeouts.inc(),
             _ => {}
         }
-        tracing::info!(target: "ads", node = node_id, code = %code(status), "disconnected: {}", status.message());
+        tracing::info!(target: "ads", node = node_id, code = %code(status), "disconnected{}{}", if status.message().is_empty() { "" } else { ": " }, status.message());
     }
 
     fn pushed(&self, node_id: &str, push: &Push<'_>) {
+        self.pushes.fetch_add(1, Ordering::Relaxed);
         self.metrics
             .sent(label(push.type_url), push.bytes, push.took);
         self.metrics.converged(push.since);

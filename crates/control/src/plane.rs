@@ -4,6 +4,7 @@
 //! snapshot, generation; so that whoever sees a generation finds its snapshot and its resources.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use pilotfish_config::{Diagnostic, ObjectKey, Snapshot};
@@ -28,6 +29,8 @@ pub(crate) struct Plane {
     generation: watch::Sender<Generation>,
     /// What is wrong with the input; the engine has the rest.
     input_diagnostics: ArcSwap<Vec<Diagnostic>>,
+    /// How often anything came in.
+    inputs: AtomicU64,
     pub(crate) readiness: Readiness,
     pub(crate) history: History,
     pub(crate) metrics: Arc<Metrics>,
@@ -54,6 +57,7 @@ impl Plane {
             snapshot: ArcSwap::from_pointee(Snapshot::default()),
             generation: watch::Sender::new(Generation::default()),
             input_diagnostics: ArcSwap::default(),
+            inputs: AtomicU64::new(0),
             readiness,
             history: History::default(),
             metrics,
@@ -75,6 +79,15 @@ impl Plane {
     /// Replaces what is wrong with the input. Only the writer calls this.
     pub(crate) fn set_input_diagnostics(&self, diagnostics: Vec<Diagnostic>) {
         self.input_diagnostics.store(Arc::new(diagnostics));
+        self.inputs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Differs when diagnostics may differ because of input.
+    pub(crate) fn input_version(&self) -> (u64, Generation) {
+        (
+            self.inputs.load(Ordering::Relaxed),
+            *self.generation.borrow(),
+        )
     }
 
     /// All objects.

@@ -64,7 +64,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     let mut vital: JoinSet<Result<()>> = JoinSet::new();
     vital.spawn(Writer::new(Arc::clone(&plane), settings.debounce, started).run(received));
     start_sources(&settings, &inputs, &mut vital)?;
-    vital.spawn(report(Arc::clone(&plane)));
+    vital.spawn(report(Arc::clone(&plane), Arc::clone(&pages.nodes)));
     let mut serving = JoinSet::new();
     ports.serve(&server, &pages, settings.push, &stop, &mut serving);
     drop((inputs, pages));
@@ -299,18 +299,24 @@ async fn pass_on<T: Send + 'static>(
     std::future::pending().await
 }
 
-/// Logs findings as they appear, on a schedule of its own: those of translation come up only when a proxy asks.
-async fn report(plane: Arc<Plane>) -> Result<()> {
+/// Logs findings as they appear, on a schedule of its own and only if something happened: those of translation come up
+/// when proxies ask, and gathering them takes locks that streams need.
+async fn report(plane: Arc<Plane>, nodes: Arc<Nodes>) -> Result<()> {
     let mut findings = Findings::default();
     let mut tick = tokio::time::interval(FINDINGS_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut generation = pilotfish_xds::Configuration::generation(&*plane);
+    let mut last = None;
     loop {
-        tokio::select! {
-            _ = tick.tick() => {}
-            changed = generation.changed() => changed.context("the control plane is gone")?,
+        tick.tick().await;
+        let now = (plane.input_version(), nodes.pushes());
+        if last == Some(now) {
+            continue;
         }
-        let current = plane.diagnostics();
+        last = Some(now);
+        let plane_now = Arc::clone(&plane);
+        let current = tokio::task::spawn_blocking(move || plane_now.diagnostics())
+            .await
+            .context("gathering findings failed")?;
         plane
             .metrics
             .invalid

@@ -273,3 +273,88 @@ fn endpoints(plane: &Plane) -> usize {
         .map(|service| of(&service.id))
         .sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use pilotfish_config::{Change, parse};
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::nodes::Nodes;
+    use crate::readiness::Readiness;
+
+    fn plane() -> Arc<Plane> {
+        let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
+        let readiness = Readiness::waiting_for([OBJECTS, MESH, FIRST_SNAPSHOT].map(str::to_owned));
+        Arc::new(Plane::new(
+            pilotfish_mesh::Settings::default(),
+            readiness,
+            metrics,
+            nodes,
+        ))
+    }
+
+    fn objects(names: &[&str]) -> Input {
+        let text: Vec<_> = names
+            .iter()
+            .map(|name| format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{clusterIP: 10.0.0.1, ports: [{{port: 80}}]}}\n"))
+            .collect();
+        let parsed = parse::documents(&text.join("---\n"), "x.yaml");
+        let changes = parsed.objects.into_iter().map(Change::Upsert).collect();
+        Input::Objects(Batch {
+            changes,
+            diagnostics: Vec::new(),
+            synced: true,
+        })
+    }
+
+    /// Time stands still unless everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn the_first_push_is_at_once_and_later_ones_merge() {
+        let (plane, (inputs, received)) = (plane(), mpsc::channel(4));
+        let debounce = Debounce {
+            after: Duration::from_millis(100),
+            max: Duration::from_secs(10),
+            endpoints: true,
+        };
+        let mut generations = pilotfish_xds::Configuration::generation(&*plane);
+        let writer = tokio::spawn(
+            Writer::new(Arc::clone(&plane), debounce, std::time::Instant::now()).run(received),
+        );
+        let start = Instant::now();
+        inputs.send(objects(&["a"])).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(
+            plane.readiness.check().is_err(),
+            "the mesh configuration was not heard of"
+        );
+        assert_eq!(services(&plane), 0);
+
+        inputs.send(Input::Mesh(Box::default())).await.unwrap();
+        generations.changed().await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(1), "not debounced");
+        assert_eq!(services(&plane), 1);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(plane.readiness.check(), Ok(()));
+
+        let start = Instant::now();
+        inputs.send(objects(&["a", "b"])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        inputs.send(objects(&["a", "b", "c"])).await.unwrap();
+        generations.changed().await.unwrap();
+        assert_eq!(services(&plane), 3, "one push for both");
+        assert!(
+            start.elapsed() >= Duration::from_millis(160),
+            "{:?}",
+            start.elapsed()
+        );
+        assert!(
+            start.elapsed() < Duration::from_millis(170),
+            "{:?}",
+            start.elapsed()
+        );
+        drop(inputs);
+        writer.await.unwrap().unwrap();
+    }
+}
