@@ -32,7 +32,7 @@ Environment:
   PILOT_FLOW_CONTROL_TIMEOUT=15s  How long a push waits for the answer to the last one of its type
   GRPC_KEEPALIVE_INTERVAL=30s     Idle time before a connection is probed (--keepalive-interval)
   GRPC_KEEPALIVE_TIMEOUT=10s      How long a probe may go unanswered (--keepalive-timeout)
-  ISTIO_GPRC_MAXSTREAMS=100000    Streams on one connection
+  ISTIO_GPRC_MAXSTREAMS=100000    Streams in all
   ISTIO_GPRC_MAXRECVMSGSIZE=4194304  Largest request in bytes
   ISTIO_DUAL_STACK=false          Listeners and endpoints for IPv4 and IPv6
   CLUSTER_ID=Kubernetes           Default of --cluster-id

@@ -82,7 +82,7 @@ pub(crate) struct Push {
     pub(crate) keepalive_interval: Duration,
     pub(crate) keepalive_timeout: Duration,
     pub(crate) max_connection_age: Option<Duration>,
-    /// Streams on one connection.
+    /// Streams in all.
     pub(crate) max_streams: u32,
     /// Largest request in bytes.
     pub(crate) max_request_bytes: usize,

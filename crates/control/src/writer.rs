@@ -214,7 +214,7 @@ impl Writer {
                 target: "push",
                 generation = push.generation, objects = push.changed_objects, facts = push.changed_facts,
                 waited_ms = push.waited_ms, derived_ms = push.derived_ms,
-                "pushing {} because of {}", push.objects.first().map_or("", String::as_str), reasons(&push),
+                "{} {} because of {}", if push.changed_facts == 0 { "nothing to send after a change of" } else { "pushing" }, push.objects.first().map_or("", String::as_str), reasons(&push),
             );
         }
         self.plane.history.add(push);
