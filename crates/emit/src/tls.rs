@@ -25,6 +25,8 @@ use crate::value;
 
 /// Where the agent serves secrets.
 const AGENT_CLUSTER: &str = "sds-grpc";
+/// How long a stock proxy waits for a secret before it goes on without.
+const STOCK_WAIT: pilotfish_ir::Millis = pilotfish_ir::Millis::secs(1);
 /// The system's roots, for a proxy whose agent does not look for them.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -284,21 +286,16 @@ fn on_every_host(name: &str, dialect: &Dialect) -> bool {
 fn secret(source: &SecretSource, dialect: &Dialect) -> tls::SdsSecretConfig {
     let (name, source) = match source {
         SecretSource::File(name) if dialect.mesh_identity() => (name, agent()),
-        // Nobody delivers it: connections fail, and the rest does not wait for it.
-        SecretSource::File(name) => (
-            name,
-            core::ConfigSource {
-                initial_fetch_timeout: Some(value::duration(pilotfish_ir::Millis(100))),
+        SecretSource::File(name) | SecretSource::Credential(name) => {
+            // A stock proxy does not hold everything up for a secret that may never come: without it connections fail,
+            // and nothing else.
+            let wait = (!dialect.mesh_identity()).then(|| value::duration(STOCK_WAIT));
+            let source = core::ConfigSource {
+                initial_fetch_timeout: wait,
                 ..value::ads()
-            },
-        ),
-        SecretSource::Credential(name) => (
-            name,
-            core::ConfigSource {
-                initial_fetch_timeout: None,
-                ..value::ads()
-            },
-        ),
+            };
+            (name, source)
+        }
     };
     tls::SdsSecretConfig {
         name: value::string(name),

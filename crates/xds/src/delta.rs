@@ -136,10 +136,15 @@ fn respond(
 impl Session {
     /// The first request of a type. Its nonce, if it has one, is of another stream and means nothing.
     fn start(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) {
+        // Endpoints are sent again whatever the client holds: a cluster that was warming when the stream broke waits for them.
+        let trusted = *type_url != TypeUrl::Endpoints;
         let initial: BTreeMap<Arc<str>, Option<Version>> = request
             .initial_resource_versions
             .iter()
-            .map(|(name, version)| (Arc::from(name.as_str()), Version::parse(version)))
+            .map(|(name, version)| {
+                let held = Version::parse(version).filter(|_| trusted);
+                (Arc::from(name.as_str()), held)
+            })
             .collect();
         let mut watch = Watch::new(type_url, initial);
         let unsubscribes_all = request

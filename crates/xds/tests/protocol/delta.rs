@@ -262,14 +262,11 @@ fn a_reconnecting_client_gets_what_differs_and_learns_what_is_gone() {
 
     let mut s = Delta::new();
     s.request(DeltaDiscoveryRequest {
-        initial_resource_versions: held(&Endpoints),
-        ..delta(&Endpoints, &["a", "b", "gone", "x"], &[])
+        initial_resource_versions: held(&Route),
+        ..delta(&Route, &["a", "b", "gone", "x"], &[])
     });
     let first = s
-        .push(
-            &Endpoints,
-            &view(&Endpoints, &[("a", "1"), ("b", "2"), ("c", "1")]),
-        )
+        .push(&Route, &view(&Route, &[("a", "1"), ("b", "2"), ("c", "1")]))
         .unwrap();
     assert_eq!(names(&first), ["b"]);
     assert_eq!(first.removed_resources, ["gone", "x"]);
@@ -326,7 +323,7 @@ fn changed_clusters_are_followed_by_their_endpoints() {
 }
 
 #[test]
-fn changed_clusters_are_followed_by_their_endpoints_after_a_reconnect() {
+fn endpoints_are_sent_again_after_a_reconnect() {
     let endpoints = view(&Endpoints, &[("a", "1"), ("b", "1")]);
     let versions = |t: &TypeUrl| {
         ["a", "b"]
@@ -350,7 +347,8 @@ fn changed_clusters_are_followed_by_their_endpoints_after_a_reconnect() {
         ..delta(&Endpoints, &["a", "b"], &[])
     };
     s.request(request);
-    assert_eq!(names(&s.push(&Endpoints, &endpoints).unwrap()), ["a"]);
+    // The stream may have broken while a cluster was warming: it waits for its endpoints even if they are the same.
+    assert_eq!(names(&s.push(&Endpoints, &endpoints).unwrap()), ["a", "b"]);
 }
 
 #[test]
