@@ -216,7 +216,16 @@ fn values(text: &str) -> Result<Vec<Rooted>, yaml::Fault> {
                 alone: true,
             })
             .collect()),
-        (Err(_), Some(fault)) | (Err(fault), None) => Err(fault),
+        // Both failed: the reason is that of the notation which the text looks like.
+        (Err(yaml), Some(json)) => {
+            let next = start[1..].trim_start();
+            Err(if next.starts_with(['"', '}']) {
+                json
+            } else {
+                yaml
+            })
+        }
+        (Err(fault), None) => Err(fault),
     }
 }
 

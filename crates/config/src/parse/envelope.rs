@@ -265,26 +265,40 @@ fn recognise(kind: &str, api_version: &str) -> Recognised {
         ) => return Recognised::NotYet,
         _ => {}
     }
+    // A typo in something that we would have kept is worth more than a remark. Other people's groups are theirs.
+    let near = |word: &str, names: Vec<&'static str>| closest(word, &names).is_some();
+    let groups = || {
+        Kind::ALL
+            .iter()
+            .map(|kind| kind.group())
+            .filter(|group| !group.is_empty())
+            .collect()
+    };
+    let ours = Kind::ALL.iter().any(|kind| kind.group() == group) || near(group, groups());
+    let kubernetes = KUBERNETES_GROUPS.contains(&group);
     match known {
-        Some(known) if known.group() == group && known.versions().contains(&version) => {
-            Recognised::Kept(known)
+        Some(known) if known.group() == group => {
+            if known.versions().contains(&version) {
+                Recognised::Kept(known)
+            } else {
+                Recognised::Version(known)
+            }
         }
-        Some(known) if known.group() == group => Recognised::Version(known),
-        Some(known) => Recognised::Group(known),
-        None if KUBERNETES_GROUPS.contains(&group) => {
-            let names: Vec<&'static str> = Kind::ALL
+        Some(known) if ours || kubernetes || group.contains("istio") => Recognised::Group(known),
+        None if ours || group.contains("istio") => {
+            let in_group = |kind: &&Kind| kind.group() == group || !kubernetes;
+            let names = Kind::ALL
                 .iter()
-                .filter(|known| known.group() == group)
-                .map(|known| known.as_str())
+                .filter(in_group)
+                .map(|kind| kind.as_str())
                 .collect();
-            // A typo in a kind that we would have kept is worth more than a remark.
-            if closest(kind, &names).is_some() {
+            if (ours && !kubernetes) || near(kind, names) {
                 Recognised::Unknown
             } else {
                 Recognised::Foreign
             }
         }
-        None => Recognised::Unknown,
+        _ => Recognised::Foreign,
     }
 }
 
@@ -329,7 +343,11 @@ mod tests {
             ("PersistentVolume", "v1", Foreign),
             ("Pods", "v1", Unknown),
             ("Service", "v1", Kept(Kind::Service)),
-            ("Service", "serving.knative.dev/v1", Group(Kind::Service)),
+            ("Service", "serving.knative.dev/v1", Foreign),
+            ("Service", "apps/v1", Group(Kind::Service)),
+            ("IstioOperator", "install.istio.io/v1alpha1", Foreign),
+            ("ServiceMonitor", "monitoring.coreos.com/v1", Foreign),
+            ("Sidecars", "netwroking.istio.io/v1", Unknown),
             ("Virtualservice", "networking.istio.io/v1", Unknown),
         ] {
             assert_eq!(recognise(kind, version), expected, "{kind} {version}");

@@ -1,6 +1,6 @@
 //! `EnvoyFilter`. Whether a patch is valid Envoy configuration is seen when it is applied.
 
-use super::common::{at_most_one, workload_selector};
+use super::common::{at_most_one, port, workload_selector};
 use super::re2;
 use crate::finding::Checker;
 use crate::networking::EnvoyFilter;
@@ -38,12 +38,24 @@ fn patch(check: &mut Checker, patch: &ConfigPatch) {
             });
         });
     }
-    if patch
-        .r#match
-        .as_ref()
-        .is_some_and(|matched| matched.context == PatchContext::Waypoint)
-    {
-        return;
+    if let Some(matched) = &patch.r#match {
+        let waypoint = matched.context == PatchContext::Waypoint;
+        check.field("match", |check| {
+            let other = matched.listener.is_some()
+                || matched.route_configuration.is_some()
+                || matched.cluster.is_some();
+            if waypoint && other || !waypoint && matched.waypoint.is_some() {
+                check.error("waypoint is the match for context WAYPOINT, and for that only");
+            }
+            check.some("waypoint", matched.waypoint.as_ref(), |check, waypoint| {
+                if waypoint.port_number != 0 {
+                    check.result("portNumber", port(waypoint.port_number));
+                }
+            });
+        });
+        if waypoint {
+            return;
+        }
     }
     if patch.apply_to == ApplyTo::Invalid {
         return check.error("applyTo is required");

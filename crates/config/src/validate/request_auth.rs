@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::common::{attachment, optional_duration};
+use super::common::{at_most_one, attachment, optional_duration};
 use crate::finding::Checker;
 use crate::security::{JwtRule, RequestAuthentication};
 
@@ -24,6 +24,7 @@ fn jwt_rule(check: &mut Checker, rule: &JwtRule) {
         ("audiences", &rule.audiences),
         ("fromParams", &rule.from_params),
         ("fromCookies", &rule.from_cookies),
+        ("spaceDelimitedClaims", &rule.space_delimited_claims),
     ] {
         check.each(name, list, |check, text| {
             if text.is_empty() {
@@ -31,6 +32,13 @@ fn jwt_rule(check: &mut Checker, rule: &JwtRule) {
             }
         });
     }
+    at_most_one(
+        check,
+        &[
+            ("jwksUri", !rule.jwks_uri.is_empty()),
+            ("jwks", !rule.jwks.is_empty()),
+        ],
+    );
     if !rule.jwks_uri.is_empty() {
         check.result("jwksUri", uri(&rule.jwks_uri));
     }
