@@ -38,6 +38,11 @@ impl Follow {
         (self.weight, self.since, self.after) = (weight, Instant::now(), None);
     }
 
+    /// No more weights come. The last one counts only if it had its time.
+    pub(crate) fn finish(&mut self) {
+        self.delays.extend(self.after.take());
+    }
+
     /// Looks at the last answers.
     pub(crate) fn look(&mut self, load: &Load) {
         let wanted = f64::from(self.weight) / 100.0;

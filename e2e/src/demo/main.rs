@@ -70,6 +70,7 @@ fn demo() -> Result<()> {
     }
     let report = stage.load.report();
     drop(stage);
+    follow.finish();
     screen::summary(&report, &follow);
     if report.failed > 0 {
         bail!(

@@ -91,7 +91,7 @@ pub(crate) fn summary(report: &Report, follow: &Follow) {
 fn addresses(view: &View<'_>) -> String {
     let debug = view.stage.debug;
     format!(
-        "debug pages: http://{debug}/debug/   metrics: http://{debug}/metrics\ntry it:      {}",
+        "debug pages: http://{debug}/debug/\nmetrics:     http://{debug}/metrics\ntry it:      {}",
         view.stage.shop
     )
 }
@@ -137,6 +137,7 @@ impl Shares {
     }
 }
 
+/// No line is wider than 80, so that none wraps and the redraw finds its way back.
 fn table(view: &View<'_>) -> Vec<String> {
     let View {
         stage,
@@ -153,7 +154,8 @@ fn table(view: &View<'_>) -> Vec<String> {
     };
     let mut lines = vec![
         String::new(),
-        format!("Pilotfish demo, {} s. {}", running.as_secs(), stage.way),
+        format!("Pilotfish demo, {} s", running.as_secs()),
+        stage.way.to_owned(),
         format!(
             "weight of catalog v2 in the YAML: {} % ({followed})",
             follow.weight()
