@@ -112,7 +112,9 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
             .and_then(|c| chain(c, dialect)),
         use_original_dst: set(listener.use_original_dst),
         transparent: set(listener.transparent),
-        freebind: set(listener.bind && !dialect.mesh_identity() && one_interface(&listener.address)),
+        freebind: set(listener.bind
+            && !dialect.mesh_identity()
+            && one_interface(&listener.address)),
         bind_to_port: (!listener.bind).then(|| value::bool(false)),
         listener_filters: inspect(&listener.inspect, dialect),
         listener_filters_timeout: listener.inspect_timeout.map(value::duration),

@@ -3,10 +3,13 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
+use pilotfish_config::networking::Sidecar;
 use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
 use pilotfish_ir::listener::Tracing;
-use pilotfish_config::networking::Sidecar;
-use pilotfish_lower::{visibility, Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope};
+use pilotfish_lower::{
+    Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, NameScope,
+    ProxyKind, RouteScope, visibility,
+};
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
 use pilotfish_xds::{ResourceSet, TypeUrl, View};
@@ -113,13 +116,24 @@ impl Engine {
         let next = Arc::new(update.world);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut rescoped = false;
-        for key in changed.iter().filter(|k| matches!(k.kind, Kind::Sidecar | Kind::Gateway | Kind::DestinationRule | Kind::VirtualService)) {
-            rescoped |= state.selectors.replace(old.get(key).map(|o| &**o), snapshot.get(key).map(|o| &**o));
+        for key in changed.iter().filter(|k| {
+            matches!(
+                k.kind,
+                Kind::Sidecar | Kind::Gateway | Kind::DestinationRule | Kind::VirtualService
+            )
+        }) {
+            rescoped |= state
+                .selectors
+                .replace(old.get(key).map(|o| &**o), snapshot.get(key).map(|o| &**o));
         }
         for fact in &update.changed {
             if let Fact::Service(id) = fact {
-                let before = Reader::new(&world).service(id).is_some_and(|s| bound_to_node(s));
-                let after = Reader::new(&next).service(id).is_some_and(|s| bound_to_node(s));
+                let before = Reader::new(&world)
+                    .service(id)
+                    .is_some_and(|s| bound_to_node(s));
+                let after = Reader::new(&next)
+                    .service(id)
+                    .is_some_and(|s| bound_to_node(s));
                 let had = state.node_bound > 0;
                 state.node_bound = state.node_bound + usize::from(after) - usize::from(before);
                 rescoped |= had != (state.node_bound > 0);
@@ -128,7 +142,10 @@ impl Engine {
         state.snapshot = snapshot.clone();
         if update.changed.is_empty() && !rescoped {
             state.world = next;
-            return Applied { changed_facts: 0, generation: state.generation };
+            return Applied {
+                changed_facts: 0,
+                generation: state.generation,
+            };
         }
         state.generation += 1;
         let generation = state.generation;
@@ -141,7 +158,10 @@ impl Engine {
             state.history.pop_front();
         }
         state.world = next;
-        Applied { changed_facts, generation }
+        Applied {
+            changed_facts,
+            generation,
+        }
     }
 
     /// The current world.
@@ -156,13 +176,18 @@ impl Engine {
 
     /// Takes note of a proxy. Nothing is computed before it asks.
     pub fn connect(&self, facts: ProxyFacts) -> Proxy {
-        Proxy { facts, sheets: None }
+        Proxy {
+            facts,
+            sheets: None,
+        }
     }
 
     /// The resources of one type for a proxy, as of the newest generation.
     pub fn view(&self, proxy: &mut Proxy, type_url: &TypeUrl) -> View {
         self.scope(proxy);
-        let Some(sheets) = &proxy.sheets else { return View::new([]) };
+        let Some(sheets) = &proxy.sheets else {
+            return View::new([]);
+        };
         let of = match type_url {
             TypeUrl::Cluster => &sheets.clusters,
             TypeUrl::Endpoints => &sheets.endpoints,
@@ -172,12 +197,19 @@ impl Engine {
             TypeUrl::Other(_) => return View::unknown(),
             _ => return View::new([]),
         };
-        View::new(of.iter().map(|s| self.refreshed(s)).collect::<Vec<ResourceSet>>())
+        View::new(
+            of.iter()
+                .map(|s| self.refreshed(s))
+                .collect::<Vec<ResourceSet>>(),
+        )
     }
 
     /// Problems found while translating, and those that show only when objects are seen together.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        let live: Vec<Arc<Shared>> = lock(&self.sheets).values().filter_map(Weak::upgrade).collect();
+        let live: Vec<Arc<Shared>> = lock(&self.sheets)
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
         let mut all: BTreeSet<Diagnostic> = self.world().diagnostics().into_iter().collect();
         for s in live {
             all.extend(lock(&s.sheet).diagnostics().cloned());
@@ -187,7 +219,10 @@ impl Engine {
 
     /// How many sheets are in use.
     pub fn sheets(&self) -> usize {
-        lock(&self.sheets).values().filter(|w| w.strong_count() > 0).count()
+        lock(&self.sheets)
+            .values()
+            .filter(|w| w.strong_count() > 0)
+            .count()
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
@@ -198,20 +233,26 @@ impl Engine {
         let mut sheet = lock(&shared.sheet);
         let (world, generation, since) = {
             let state = self.read();
-            let missing = state.history.front().is_some_and(|(first, _)| *first > sheet.generation + 1);
-            let since: Option<Vec<Arc<[Fact]>>> =
-                (!missing).then(|| state.history.iter().filter(|(g, _)| *g > sheet.generation).map(|(_, f)| f.clone()).collect());
+            let missing = state
+                .history
+                .front()
+                .is_some_and(|(first, _)| *first > sheet.generation + 1);
+            let since: Option<Vec<Arc<[Fact]>>> = (!missing).then(|| {
+                state
+                    .history
+                    .iter()
+                    .filter(|(g, _)| *g > sheet.generation)
+                    .map(|(_, f)| f.clone())
+                    .collect()
+            });
             (state.world.clone(), state.generation, since)
         };
-        match since {
-            Some(changes) => {
-                sheet.refresh(&shared.section, &world, changes.iter().flat_map(|f| f.iter()), &self.interners);
-            }
-            None => {
-                sheet.forget();
-                sheet.refresh(&shared.section, &world, std::iter::empty(), &self.interners);
-            }
+        if since.is_none() {
+            sheet.forget();
         }
+        let changes = since.unwrap_or_default();
+        let facts = changes.iter().flat_map(|f| f.iter());
+        sheet.refresh(&shared.section, &world, facts, &self.interners);
         sheet.generation = generation;
         sheet.set().clone()
     }
@@ -221,14 +262,31 @@ impl Engine {
         let (world, generation, client_labels, node_bound) = {
             let state = self.read();
             if let Some(s) = &mut proxy.sheets {
-                let covered = state.history.front().is_none_or(|(first, _)| *first <= s.generation + 1);
-                let untouched = || state.history.iter().rev().take_while(|(g, _)| *g > s.generation).all(|(_, f)| f.iter().all(|f| !s.facts.contains(f)));
-                if s.generation == state.generation || (state.rescoped <= s.generation && covered && untouched()) {
+                let covered = state
+                    .history
+                    .front()
+                    .is_none_or(|(first, _)| *first <= s.generation + 1);
+                let untouched = || {
+                    state
+                        .history
+                        .iter()
+                        .rev()
+                        .take_while(|(g, _)| *g > s.generation)
+                        .all(|(_, f)| f.iter().all(|f| !s.facts.contains(f)))
+                };
+                if s.generation == state.generation
+                    || (state.rescoped <= s.generation && covered && untouched())
+                {
                     s.generation = state.generation;
                     return;
                 }
             }
-            (state.world.clone(), state.generation, state.selectors.clone(), state.node_bound > 0)
+            (
+                state.world.clone(),
+                state.generation,
+                state.selectors.clone(),
+                state.node_bound > 0,
+            )
         };
         let reader = Reader::new(&world);
         let sections = sections(&reader, &proxy.facts, &client_labels, node_bound);
@@ -250,7 +308,10 @@ impl Engine {
             return s;
         }
         sheets.retain(|_, w| w.strong_count() > 0);
-        let shared = Arc::new(Shared { section: section.clone(), sheet: Mutex::default() });
+        let shared = Arc::new(Shared {
+            section: section.clone(),
+            sheet: Mutex::default(),
+        });
         sheets.insert(section, Arc::downgrade(&shared));
         shared
     }
@@ -272,7 +333,12 @@ struct Sections {
 }
 
 /// The scopes of a proxy: the only place where its facts become what lowering may read.
-fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node_bound: bool) -> Sections {
+fn sections(
+    reader: &Reader<'_>,
+    facts: &ProxyFacts,
+    selectors: &Selectors,
+    node_bound: bool,
+) -> Sections {
     let workload = facts.addresses.iter().find_map(|a| reader.workload(a));
     let labels = match workload {
         Some(w) if facts.labels.is_empty() => w.labels.as_ref(),
@@ -295,14 +361,21 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
         privileged: facts.privileged,
     };
     // Where the workload runs is known better than what its proxy was told.
-    let known = workload.map(|w| w.locality.clone()).filter(|l| !l.region.is_empty());
+    let known = workload
+        .map(|w| w.locality.clone())
+        .filter(|l| !l.region.is_empty());
     let locality = known.or_else(|| facts.locality.clone()).unwrap_or_default();
     let instances = workload.map(|w| w.instances.clone()).unwrap_or_default();
-    let headless = instances.iter().any(|i| reader.service(&i.service).is_some_and(|s| s.resolution == Resolution::Passthrough));
+    let headless = instances.iter().any(|i| {
+        reader
+            .service(&i.service)
+            .is_some_and(|s| s.resolution == Resolution::Passthrough)
+    });
     let label = |name: &str| labels.get(name).filter(|v| !v.is_empty()).cloned();
     let tracing = Tracing {
         service: label("service.istio.io/canonical-name").unwrap_or_else(|| Text::from("unknown")),
-        revision: label("service.istio.io/canonical-revision").unwrap_or_else(|| Text::from("latest")),
+        revision: label("service.istio.io/canonical-revision")
+            .unwrap_or_else(|| Text::from("latest")),
         namespace: facts.namespace.clone(),
         cluster: facts.cluster.clone(),
         mesh: facts.mesh_id.clone(),
@@ -310,20 +383,40 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
     };
     let d = || facts.dialect.clone();
     let router = facts.kind == ProxyKind::Router;
-    let served = if router { instances.clone() } else { Vec::new() };
+    let served = if router {
+        instances.clone()
+    } else {
+        Vec::new()
+    };
     let mut out = Sections {
-        clusters: vec![Section::Clusters(ClusterScope { client: client.clone(), locality: locality.clone() }, d())],
+        clusters: vec![Section::Clusters(
+            ClusterScope {
+                client: client.clone(),
+                locality: locality.clone(),
+            },
+            d(),
+        )],
         endpoints: vec![Section::Endpoints(
             EndpointScope {
                 client: client.clone(),
                 locality,
                 network: facts.network.clone(),
                 cluster: facts.cluster.clone(),
-                node: if node_bound { facts.node.clone() } else { Text::default() },
+                node: if node_bound {
+                    facts.node.clone()
+                } else {
+                    Text::default()
+                },
             },
             d(),
         )],
-        routes: vec![Section::Routes(RouteScope { client: client.clone(), instances: served.clone() }, d())],
+        routes: vec![Section::Routes(
+            RouteScope {
+                client: client.clone(),
+                instances: served.clone(),
+            },
+            d(),
+        )],
         listeners: vec![Section::Listeners(
             ListenerScope {
                 client: client.clone(),
@@ -337,14 +430,30 @@ fn sections(reader: &Reader<'_>, facts: &ProxyFacts, selectors: &Selectors, node
         names: Vec::new(),
     };
     if facts.dns_capture {
-        out.names.push(Section::Names(NameScope { client: client.clone(), cluster: facts.cluster.clone() }));
+        out.names.push(Section::Names(NameScope {
+            client: client.clone(),
+            cluster: facts.cluster.clone(),
+        }));
     }
     if !router {
         // Only a written ingress listener is named after the proxy's own address.
-        let ingress = visibility::sidecar(reader, &client).and_then(|o| o.get::<Sidecar>()).is_some_and(|s| !s.ingress.is_empty());
-        let addresses = if ingress { facts.addresses.clone() } else { Vec::new() };
-        let inbound = InboundScope { client, tracing, instances, http10: facts.http10, addresses };
-        out.clusters.push(Section::InboundClusters(inbound.clone(), d()));
+        let ingress = visibility::sidecar(reader, &client)
+            .and_then(|o| o.get::<Sidecar>())
+            .is_some_and(|s| !s.ingress.is_empty());
+        let addresses = if ingress {
+            facts.addresses.clone()
+        } else {
+            Vec::new()
+        };
+        let inbound = InboundScope {
+            client,
+            tracing,
+            instances,
+            http10: facts.http10,
+            addresses,
+        };
+        out.clusters
+            .push(Section::InboundClusters(inbound.clone(), d()));
         out.listeners.push(Section::InboundListeners(inbound, d()));
     }
     out

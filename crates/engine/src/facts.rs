@@ -49,9 +49,15 @@ impl std::fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 fn text(meta: Option<&Struct>, key: &str) -> Result<Option<Text>, NodeError> {
-    let Some(value) = meta.and_then(|m| m.fields.get(key)) else { return Ok(None) };
+    let Some(value) = meta.and_then(|m| m.fields.get(key)) else {
+        return Ok(None);
+    };
     Ok(match &value.kind {
-        Some(Kind::StringValue(s)) if s.len() > LONGEST => return Err(NodeError(format!("metadata {key} is longer than {LONGEST} bytes"))),
+        Some(Kind::StringValue(s)) if s.len() > LONGEST => {
+            return Err(NodeError(format!(
+                "metadata {key} is longer than {LONGEST} bytes"
+            )));
+        }
         Some(Kind::StringValue(s)) => Some(Text::from(s.as_str())),
         Some(Kind::BoolValue(b)) => Some(Text::from(b.to_string())),
         _ => None,
@@ -59,12 +65,18 @@ fn text(meta: Option<&Struct>, key: &str) -> Result<Option<Text>, NodeError> {
 }
 
 fn labels(value: Option<&Value>) -> Result<BTreeMap<Text, Text>, NodeError> {
-    let Some(Kind::StructValue(s)) = value.and_then(|v| v.kind.as_ref()) else { return Ok(BTreeMap::new()) };
+    let Some(Kind::StructValue(s)) = value.and_then(|v| v.kind.as_ref()) else {
+        return Ok(BTreeMap::new());
+    };
     if s.fields.len() > MOST_LABELS {
-        return Err(NodeError(format!("metadata LABELS has more than {MOST_LABELS} entries")));
+        return Err(NodeError(format!(
+            "metadata LABELS has more than {MOST_LABELS} entries"
+        )));
     }
     let pair = |(k, v): (&String, &Value)| match &v.kind {
-        Some(Kind::StringValue(v)) if v.len() <= LONGEST && k.len() <= LONGEST => Some((Text::from(k.as_str()), Text::from(v.as_str()))),
+        Some(Kind::StringValue(v)) if v.len() <= LONGEST && k.len() <= LONGEST => {
+            Some((Text::from(k.as_str()), Text::from(v.as_str())))
+        }
         _ => None,
     };
     Ok(s.fields.iter().filter_map(pair).collect())
@@ -77,30 +89,57 @@ impl ProxyFacts {
             return Err(NodeError("the node has no id".to_owned()));
         }
         if node.id.len() > LONGEST {
-            return Err(NodeError(format!("the node id is longer than {LONGEST} bytes")));
+            return Err(NodeError(format!(
+                "the node id is longer than {LONGEST} bytes"
+            )));
         }
         let parts: Vec<&str> = node.id.split('~').collect();
         let [kind, address, name, domain] = parts.as_slice() else {
-            return Err(NodeError(format!("the node id {:?} is not type~address~name.namespace~domain", node.id)));
+            return Err(NodeError(format!(
+                "the node id {:?} is not type~address~name.namespace~domain",
+                node.id
+            )));
         };
         let kind = match *kind {
             "sidecar" => ProxyKind::Sidecar,
             "router" => ProxyKind::Router,
-            other => return Err(NodeError(format!("proxies of type {other:?} are not served"))),
+            other => {
+                return Err(NodeError(format!(
+                    "proxies of type {other:?} are not served"
+                )));
+            }
         };
         let meta = node.metadata.as_ref();
         let get = |key: &str| text(meta, key);
         let ips = get("INSTANCE_IPS")?;
-        let mut addresses: Vec<Text> = ips.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|a| valid_ip(a)).map(Text::from).collect();
+        let mut addresses: Vec<Text> = ips
+            .iter()
+            .flat_map(|l| l.split(','))
+            .map(str::trim)
+            .filter(|a| valid_ip(a))
+            .map(Text::from)
+            .collect();
         if addresses.is_empty() && valid_ip(address) {
             addresses.push(Text::from(*address));
         }
         if addresses.is_empty() {
-            return Err(NodeError(format!("the node id {:?} names no valid address", node.id)));
+            return Err(NodeError(format!(
+                "the node id {:?} names no valid address",
+                node.id
+            )));
         }
-        let from_name = || name.rsplit_once('.').map(|(_, ns)| Text::from(ns)).unwrap_or_default();
-        let namespace = get("NAMESPACE")?.filter(|n| !n.is_empty()).unwrap_or_else(from_name);
-        let locality = node.locality.as_ref().filter(|l| !l.region.is_empty() || !l.zone.is_empty());
+        let from_name = || {
+            name.rsplit_once('.')
+                .map(|(_, ns)| Text::from(ns))
+                .unwrap_or_default()
+        };
+        let namespace = get("NAMESPACE")?
+            .filter(|n| !n.is_empty())
+            .unwrap_or_else(from_name);
+        let locality = node
+            .locality
+            .as_ref()
+            .filter(|l| !l.region.is_empty() || !l.zone.is_empty());
         let listed: BTreeSet<&str> = node.extensions.iter().map(|e| e.name.as_str()).collect();
         let yes = |v: Option<Text>| v.is_some_and(|v| matches!(&*v, "true" | "1"));
         Ok(Self {

@@ -21,7 +21,12 @@ struct Table<V> {
 
 impl<V> Default for Interner<V> {
     fn default() -> Self {
-        Self { table: Mutex::new(Table { values: HashMap::new(), sweep_at: 1024 }) }
+        Self {
+            table: Mutex::new(Table {
+                values: HashMap::new(),
+                sweep_at: 1024,
+            }),
+        }
     }
 }
 

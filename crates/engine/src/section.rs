@@ -8,7 +8,8 @@ use pilotfish_config::ObjectKey;
 use pilotfish_emit::{self as emit, Dialect, Encoded};
 use pilotfish_lower::route::{HostKey, TableKey};
 use pilotfish_lower::{
-    cluster, dns, endpoint, gateway, inbound, outbound, route, visibility, ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
+    ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
+    cluster, dns, endpoint, gateway, inbound, outbound, route, visibility,
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
@@ -71,9 +72,17 @@ impl Section {
             Self::Clusters(s, _) => with_fixed(visible(r, &s.client)),
             Self::Endpoints(s, _) => visible(r, &s.client),
             Self::Names(s) => visible(r, &s.client),
-            Self::Routes(s, _) => route::tables(r, s).into_iter().map(PieceKey::Table).collect(),
+            Self::Routes(s, _) => route::tables(r, s)
+                .into_iter()
+                .map(PieceKey::Table)
+                .collect(),
             Self::Listeners(s, _) if s.client.kind == ProxyKind::Router => vec![PieceKey::Fixed],
-            Self::Listeners(s, _) => with_fixed(outbound::ports(r, s).into_iter().map(PieceKey::Port).collect()),
+            Self::Listeners(s, _) => with_fixed(
+                outbound::ports(r, s)
+                    .into_iter()
+                    .map(PieceKey::Port)
+                    .collect(),
+            ),
             Self::InboundClusters(..) | Self::InboundListeners(..) => vec![PieceKey::Fixed],
         }
     }
@@ -82,16 +91,30 @@ impl Section {
     pub(crate) fn resources(&self, r: &Reader<'_>, key: &PieceKey) -> Vec<Draft> {
         match (self, key) {
             (Self::Clusters(s, d), PieceKey::Fixed) => clusters(cluster::fixed(r, s), d),
-            (Self::Clusters(s, d), PieceKey::Service(id)) => clusters(cluster::outbound(r, s, id), d),
+            (Self::Clusters(s, d), PieceKey::Service(id)) => {
+                clusters(cluster::outbound(r, s, id), d)
+            }
             (Self::Endpoints(s, d), PieceKey::Service(id)) => {
-                let draft = |set| Draft::new(intern::key(&("eds", &set, d)), d, move |d| emit::endpoints(&set, d));
+                let draft = |set| {
+                    Draft::new(intern::key(&("eds", &set, d)), d, move |d| {
+                        emit::endpoints(&set, d)
+                    })
+                };
                 endpoint::sets(r, s, id).into_iter().map(draft).collect()
             }
-            (Self::Listeners(s, d), PieceKey::Fixed) if s.client.kind == ProxyKind::Router => listeners(gateway::listeners(r, s), d),
-            (Self::Listeners(s, d), PieceKey::Fixed) => listeners(outbound::intercept(r, s).into_iter().collect(), d),
-            (Self::Listeners(s, d), PieceKey::Port(p)) => listeners(outbound::listeners(r, s, *p), d),
+            (Self::Listeners(s, d), PieceKey::Fixed) if s.client.kind == ProxyKind::Router => {
+                listeners(gateway::listeners(r, s), d)
+            }
+            (Self::Listeners(s, d), PieceKey::Fixed) => {
+                listeners(outbound::intercept(r, s).into_iter().collect(), d)
+            }
+            (Self::Listeners(s, d), PieceKey::Port(p)) => {
+                listeners(outbound::listeners(r, s, *p), d)
+            }
             (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), d),
-            (Self::InboundListeners(s, d), PieceKey::Fixed) => listeners(inbound::listeners(r, s), d),
+            (Self::InboundListeners(s, d), PieceKey::Fixed) => {
+                listeners(inbound::listeners(r, s), d)
+            }
             _ => Vec::new(),
         }
     }
@@ -106,13 +129,24 @@ impl Section {
 
     /// The virtual hosts of a table, in order of ownership.
     pub(crate) fn hosts(&self, r: &Reader<'_>, table: &TableKey) -> Vec<HostKey> {
-        let Self::Routes(s, _) = self else { return Vec::new() };
+        let Self::Routes(s, _) = self else {
+            return Vec::new();
+        };
         route::hosts(r, s, table)
     }
 
     /// One virtual host, without the domains that others own.
-    pub(crate) fn host(&self, reader: Reader<'_>, table: &TableKey, key: &HostKey, owned: &BTreeSet<Text>, shared: &Interners) -> (Option<Arc<HostBytes>>, pilotfish_mesh::reader::Record) {
-        let Self::Routes(s, d) = self else { return (None, reader.into_record()) };
+    pub(crate) fn host(
+        &self,
+        reader: Reader<'_>,
+        table: &TableKey,
+        key: &HostKey,
+        owned: &BTreeSet<Text>,
+        shared: &Interners,
+    ) -> (Option<Arc<HostBytes>>, pilotfish_mesh::reader::Record) {
+        let Self::Routes(s, d) = self else {
+            return (None, reader.into_record());
+        };
         let lowered = route::virtual_host(&reader, s, table, key).map(|mut h| {
             h.domains.retain(|x| !owned.contains(x));
             h
@@ -120,9 +154,15 @@ impl Section {
         let record = reader.into_record();
         let sources = source_names(&record.sources);
         let host = lowered.filter(|h| !h.domains.is_empty()).map(|h| {
-            shared.hosts.get(intern::key(&("vhost", &h, d, &sources)), || {
-                Arc::new(HostBytes { bytes: emit::virtual_host(&h, d), domains: h.domains.clone(), sources: sources.clone() })
-            })
+            shared
+                .hosts
+                .get(intern::key(&("vhost", &h, d, &sources)), || {
+                    Arc::new(HostBytes {
+                        bytes: emit::virtual_host(&h, d),
+                        domains: h.domains.clone(),
+                        sources: sources.clone(),
+                    })
+                })
         });
         (host, record)
     }
@@ -140,7 +180,11 @@ fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
             by_host.entry(&s.id.host).or_insert(&s.id);
         }
     }
-    by_host.into_values().cloned().map(PieceKey::Service).collect()
+    by_host
+        .into_values()
+        .cloned()
+        .map(PieceKey::Service)
+        .collect()
 }
 
 /// A resource that is lowered but perhaps not encoded: somebody may have done it already.
@@ -151,8 +195,16 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    fn new(key: u128, dialect: &Arc<Dialect>, encode: impl FnOnce(&Dialect) -> Encoded + 'static) -> Self {
-        Self { key, dialect: dialect.clone(), encode: Box::new(encode) }
+    fn new(
+        key: u128,
+        dialect: &Arc<Dialect>,
+        encode: impl FnOnce(&Dialect) -> Encoded + 'static,
+    ) -> Self {
+        Self {
+            key,
+            dialect: dialect.clone(),
+            encode: Box::new(encode),
+        }
     }
 
     /// The shared resource.
@@ -166,9 +218,21 @@ impl Draft {
 }
 
 fn clusters(all: Vec<pilotfish_ir::Cluster>, d: &Arc<Dialect>) -> Vec<Draft> {
-    all.into_iter().map(|c| Draft::new(intern::key(&("cds", &c, d)), d, move |d| emit::cluster(&c, d))).collect()
+    all.into_iter()
+        .map(|c| {
+            Draft::new(intern::key(&("cds", &c, d)), d, move |d| {
+                emit::cluster(&c, d)
+            })
+        })
+        .collect()
 }
 
 fn listeners(all: Vec<pilotfish_ir::Listener>, d: &Arc<Dialect>) -> Vec<Draft> {
-    all.into_iter().map(|l| Draft::new(intern::key(&("lds", &l, d)), d, move |d| emit::listener(&l, d))).collect()
+    all.into_iter()
+        .map(|l| {
+            Draft::new(intern::key(&("lds", &l, d)), d, move |d| {
+                emit::listener(&l, d)
+            })
+        })
+        .collect()
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
 use pilotfish_config::Object;
+use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
 use pilotfish_mesh::Text;
 
 /// Label keys with the number of selectors that read them.
@@ -13,19 +13,58 @@ pub(crate) struct Selectors(BTreeMap<Text, usize>);
 fn keys(object: &Object) -> Vec<&str> {
     let mut out: Vec<&str> = Vec::new();
     if let Some(s) = object.get::<Sidecar>() {
-        out.extend(s.workload_selector.iter().flat_map(|w| w.labels.keys()).map(String::as_str));
+        out.extend(
+            s.workload_selector
+                .iter()
+                .flat_map(|w| w.labels.keys())
+                .map(String::as_str),
+        );
     } else if let Some(g) = object.get::<Gateway>() {
         out.extend(g.selector.keys().map(String::as_str));
     } else if let Some(d) = object.get::<DestinationRule>() {
-        out.extend(d.workload_selector.iter().flat_map(|w| w.match_labels.keys()).map(String::as_str));
-        let policies = d.traffic_policy.iter().chain(d.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
-        let balancers = policies.flat_map(|p| p.load_balancer.iter().chain(p.port_level_settings.iter().filter_map(|l| l.load_balancer.as_ref())));
-        let priorities = balancers.filter_map(|b| b.locality_lb_setting.as_ref()).flat_map(|l| &l.failover_priority);
+        out.extend(
+            d.workload_selector
+                .iter()
+                .flat_map(|w| w.match_labels.keys())
+                .map(String::as_str),
+        );
+        let policies = d
+            .traffic_policy
+            .iter()
+            .chain(d.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
+        let balancers = policies.flat_map(|p| {
+            p.load_balancer.iter().chain(
+                p.port_level_settings
+                    .iter()
+                    .filter_map(|l| l.load_balancer.as_ref()),
+            )
+        });
+        let priorities = balancers
+            .filter_map(|b| b.locality_lb_setting.as_ref())
+            .flat_map(|l| &l.failover_priority);
         out.extend(priorities.map(|p| p.split_once('=').map_or(p.as_str(), |(k, _)| k)));
     } else if let Some(v) = object.get::<VirtualService>() {
-        out.extend(v.http.iter().flat_map(|h| &h.r#match).flat_map(|m| m.source_labels.keys()).map(String::as_str));
-        out.extend(v.tls.iter().flat_map(|h| &h.r#match).flat_map(|m| m.source_labels.keys()).map(String::as_str));
-        out.extend(v.tcp.iter().flat_map(|h| &h.r#match).flat_map(|m| m.source_labels.keys()).map(String::as_str));
+        out.extend(
+            v.http
+                .iter()
+                .flat_map(|h| &h.r#match)
+                .flat_map(|m| m.source_labels.keys())
+                .map(String::as_str),
+        );
+        out.extend(
+            v.tls
+                .iter()
+                .flat_map(|h| &h.r#match)
+                .flat_map(|m| m.source_labels.keys())
+                .map(String::as_str),
+        );
+        out.extend(
+            v.tcp
+                .iter()
+                .flat_map(|h| &h.r#match)
+                .flat_map(|m| m.source_labels.keys())
+                .map(String::as_str),
+        );
     }
     out
 }
@@ -53,6 +92,10 @@ impl Selectors {
 
     /// The labels of a proxy that count.
     pub(crate) fn relevant(&self, labels: &BTreeMap<Text, Text>) -> BTreeMap<Text, Text> {
-        labels.iter().filter(|(k, _)| self.0.contains_key(*k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+        labels
+            .iter()
+            .filter(|(k, _)| self.0.contains_key(*k))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
     }
 }

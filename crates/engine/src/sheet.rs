@@ -10,7 +10,7 @@ use pilotfish_mesh::reader::Record;
 use pilotfish_mesh::{Fact, Reader, Text, World};
 use pilotfish_xds::{Resource, ResourceSet};
 
-use crate::section::{source_names, HostBytes, Interners, PieceKey, Section};
+use crate::section::{HostBytes, Interners, PieceKey, Section, source_names};
 
 /// What a piece came to.
 #[derive(Debug)]
@@ -68,7 +68,13 @@ impl Sheet {
     }
 
     /// Brings the sheet up to `world`. `changed` are all facts that changed since the last refresh.
-    pub(crate) fn refresh<'f>(&mut self, section: &Section, world: &World, changed: impl Iterator<Item = &'f Fact>, shared: &Interners) -> Work {
+    pub(crate) fn refresh<'f>(
+        &mut self,
+        section: &Section,
+        world: &World,
+        changed: impl Iterator<Item = &'f Fact>,
+        shared: &Interners,
+    ) -> Work {
         let mut dirty: BTreeSet<PieceKey> = BTreeSet::new();
         for fact in changed {
             dirty.extend(self.readers.get(fact).into_iter().flatten().cloned());
@@ -95,7 +101,8 @@ impl Sheet {
                 }
                 PieceKey::Host(t, h) => {
                     let old = self.host(t, h).cloned();
-                    let (new, record) = section.host(Reader::new(world), t, h, &BTreeSet::new(), shared);
+                    let (new, record) =
+                        section.host(Reader::new(world), t, h, &BTreeSet::new(), shared);
                     if !same(old.as_ref(), new.as_ref()) {
                         splice.insert(t.clone());
                     }
@@ -115,11 +122,17 @@ impl Sheet {
 
     /// Pieces that an earlier step removed are not rebuilt.
     fn alive(&self, key: &PieceKey) -> bool {
-        self.pieces.contains_key(key) || !matches!(key, PieceKey::Host(..)) || self.pieces.contains_key(&PieceKey::Table(table_of(key)))
+        self.pieces.contains_key(key)
+            || !matches!(key, PieceKey::Host(..))
+            || self.pieces.contains_key(&PieceKey::Table(table_of(key)))
     }
 
     fn host(&self, table: &TableKey, key: &HostKey) -> Option<&Arc<HostBytes>> {
-        match self.pieces.get(&PieceKey::Host(table.clone(), key.clone()))?.output {
+        match self
+            .pieces
+            .get(&PieceKey::Host(table.clone(), key.clone()))?
+            .output
+        {
             Output::Host(Some(ref h)) => Some(h),
             _ => None,
         }
@@ -137,9 +150,19 @@ impl Sheet {
             .collect();
         let old = self.drop_piece(&key);
         for f in &facts {
-            self.readers.entry(f.clone()).or_default().insert(key.clone());
+            self.readers
+                .entry(f.clone())
+                .or_default()
+                .insert(key.clone());
         }
-        self.pieces.insert(key, Piece { output, facts, diagnostics: record.diagnostics });
+        self.pieces.insert(
+            key,
+            Piece {
+                output,
+                facts,
+                diagnostics: record.diagnostics,
+            },
+        );
         old
     }
 
@@ -161,7 +184,11 @@ impl Sheet {
         let mut keys = section.roots(&reader);
         keys.sort();
         keys.dedup();
-        let old = match self.keep(PieceKey::Roots, Output::Keys(keys.clone()), reader.into_record()) {
+        let old = match self.keep(
+            PieceKey::Roots,
+            Output::Keys(keys.clone()),
+            reader.into_record(),
+        ) {
             Some(Output::Keys(old)) => old,
             _ => Vec::new(),
         };
@@ -191,14 +218,23 @@ impl Sheet {
     fn withdraw(&mut self, old: &[Arc<Resource>], new: &[Arc<Resource>]) {
         for o in old {
             let kept = new.iter().any(|n| n.name == o.name);
-            let ours = self.set.get(&o.name).is_some_and(|have| Arc::ptr_eq(have, o));
+            let ours = self
+                .set
+                .get(&o.name)
+                .is_some_and(|have| Arc::ptr_eq(have, o));
             if !kept && ours {
                 self.set.remove(&o.name);
             }
         }
     }
 
-    fn rebuild_resources(&mut self, section: &Section, world: &World, key: PieceKey, shared: &Interners) {
+    fn rebuild_resources(
+        &mut self,
+        section: &Section,
+        world: &World,
+        key: PieceKey,
+        shared: &Interners,
+    ) {
         let reader = Reader::new(world);
         if let Some(bytes) = section.names(&reader, &key) {
             let record = reader.into_record();
@@ -209,13 +245,18 @@ impl Sheet {
         let drafts = section.resources(&reader, &key);
         let record = reader.into_record();
         let sources = source_names(&record.sources);
-        let new: Vec<Arc<Resource>> = drafts.into_iter().map(|d| d.finish(&sources, shared)).collect();
+        let new: Vec<Arc<Resource>> = drafts
+            .into_iter()
+            .map(|d| d.finish(&sources, shared))
+            .collect();
         let old = match self.keep(key, Output::Resources(new.clone()), record) {
             Some(Output::Resources(old)) => old,
             _ => Vec::new(),
         };
         self.withdraw(&old, &new);
-        new.into_iter().for_each(|n| self.publish(n));
+        for n in new {
+            self.publish(n);
+        }
     }
 
     /// Puts the table of names together from the entries of its services.
@@ -237,37 +278,75 @@ impl Sheet {
 
     /// Puts a resource into the set. Equal content keeps the resource that proxies already hold.
     fn publish(&mut self, new: Arc<Resource>) {
-        if self.set.get(&new.name).is_none_or(|have| have.version != new.version || have.sources != new.sources) {
+        if self
+            .set
+            .get(&new.name)
+            .is_none_or(|have| have.version != new.version || have.sources != new.sources)
+        {
             self.set.insert(new);
         }
     }
 
-    fn rebuild_table(&mut self, section: &Section, world: &World, table: &TableKey, dirty: &mut BTreeSet<PieceKey>) {
+    fn rebuild_table(
+        &mut self,
+        section: &Section,
+        world: &World,
+        table: &TableKey,
+        dirty: &mut BTreeSet<PieceKey>,
+    ) {
         let reader = Reader::new(world);
         let hosts = section.hosts(&reader, table);
-        let old = match self.keep(PieceKey::Table(table.clone()), Output::Table(hosts.clone()), reader.into_record()) {
+        let old = match self.keep(
+            PieceKey::Table(table.clone()),
+            Output::Table(hosts.clone()),
+            reader.into_record(),
+        ) {
             Some(Output::Table(old)) => old,
             _ => Vec::new(),
         };
-        let (before, after): (BTreeSet<&HostKey>, BTreeSet<&HostKey>) = (old.iter().collect(), hosts.iter().collect());
+        let (before, after): (BTreeSet<&HostKey>, BTreeSet<&HostKey>) =
+            (old.iter().collect(), hosts.iter().collect());
         for gone in before.difference(&after) {
             let key = PieceKey::Host(table.clone(), (*gone).clone());
             dirty.remove(&key);
             self.drop_piece(&key);
         }
-        dirty.extend(after.difference(&before).map(|h| PieceKey::Host(table.clone(), (*h).clone())));
+        dirty.extend(
+            after
+                .difference(&before)
+                .map(|h| PieceKey::Host(table.clone(), (*h).clone())),
+        );
     }
 
     /// Puts a table together from the bytes of its virtual hosts. A domain belongs to the first host that has it; a host
     /// that loses some is lowered once more without them.
     fn splice(&mut self, section: &Section, world: &World, table: &TableKey, shared: &Interners) {
-        let Some(Output::Table(hosts)) = self.pieces.get(&PieceKey::Table(table.clone())).map(|p| &p.output) else { return };
+        let Some(Output::Table(hosts)) = self
+            .pieces
+            .get(&PieceKey::Table(table.clone()))
+            .map(|p| &p.output)
+        else {
+            return;
+        };
         let mut owners: HashMap<Text, usize> = HashMap::new();
         let mut parts: Vec<Arc<HostBytes>> = Vec::with_capacity(hosts.len());
         for key in hosts {
-            let Some(h) = self.host(table, key) else { continue };
-            let taken: BTreeSet<Text> = h.domains.iter().filter(|d| owners.contains_key(*d)).cloned().collect();
-            let part = if taken.is_empty() { Some(h.clone()) } else { section.host(Reader::new(world), table, key, &taken, shared).0 };
+            let Some(h) = self.host(table, key) else {
+                continue;
+            };
+            let taken: BTreeSet<Text> = h
+                .domains
+                .iter()
+                .filter(|d| owners.contains_key(*d))
+                .cloned()
+                .collect();
+            let part = if taken.is_empty() {
+                Some(h.clone())
+            } else {
+                section
+                    .host(Reader::new(world), table, key, &taken, shared)
+                    .0
+            };
             if let Some(p) = part {
                 owners.extend(p.domains.iter().map(|d| (d.clone(), parts.len())));
                 parts.push(p);

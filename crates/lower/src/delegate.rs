@@ -7,14 +7,18 @@ use pilotfish_config::networking::{HttpMatchRequest, HttpRoute, StringMatch, Vir
 use pilotfish_config::{Diagnostic, Object};
 use pilotfish_mesh::Reader;
 
-use crate::{policy, Text};
+use crate::{Text, policy};
 
 /// A rule, and the namespace its short names belong to.
 pub(crate) type Rule<'w> = (Cow<'w, HttpRoute>, Text);
 
 /// The rules of a VirtualService with those it delegates put in their place. What a delegated rule leaves out comes from
 /// the rule that delegates; one that can never match is left out.
-pub(crate) fn rules<'w>(reader: &Reader<'w>, object: &'w Object, vs: &'w VirtualService) -> Vec<Rule<'w>> {
+pub(crate) fn rules<'w>(
+    reader: &Reader<'w>,
+    object: &'w Object,
+    vs: &'w VirtualService,
+) -> Vec<Rule<'w>> {
     let own = &object.key.namespace;
     let mut out = Vec::with_capacity(vs.http.len());
     for (i, http) in vs.http.iter().enumerate() {
@@ -22,7 +26,11 @@ pub(crate) fn rules<'w>(reader: &Reader<'w>, object: &'w Object, vs: &'w Virtual
             out.push((Cow::Borrowed(http), own.clone()));
             continue;
         };
-        let namespace = if reference.namespace.is_empty() { own } else { reference.namespace.as_str() };
+        let namespace = if reference.namespace.is_empty() {
+            own
+        } else {
+            reference.namespace.as_str()
+        };
         match target(reader, &reference.name, namespace, own) {
             Some((to, rules)) => {
                 reader.uses(&to.key);
@@ -30,20 +38,37 @@ pub(crate) fn rules<'w>(reader: &Reader<'w>, object: &'w Object, vs: &'w Virtual
                 out.extend(merged.map(|r| (Cow::Owned(r), to.key.namespace.clone())));
             }
             None => reader.report(
-                Diagnostic::warning("delegate-missing", format!("there is no VirtualService {namespace}/{} to delegate to", reference.name), "the rule is left out")
-                    .of(object.key.clone())
-                    .at(format!("spec.http[{i}].delegate"))
-                    .from_origin(object.origin.clone()),
+                Diagnostic::warning(
+                    "delegate-missing",
+                    format!(
+                        "there is no VirtualService {namespace}/{} to delegate to",
+                        reference.name
+                    ),
+                    "the rule is left out",
+                )
+                .of(object.key.clone())
+                .at(format!("spec.http[{i}].delegate"))
+                .from_origin(object.origin.clone()),
             ),
         }
     }
     out
 }
 
-fn target<'w>(reader: &Reader<'w>, name: &str, namespace: &str, own: &str) -> Option<(&'w Object, &'w VirtualService)> {
+fn target<'w>(
+    reader: &Reader<'w>,
+    name: &str,
+    namespace: &str,
+    own: &str,
+) -> Option<(&'w Object, &'w VirtualService)> {
     let to = reader.delegate(name, namespace)?;
     let vs = to.get::<VirtualService>()?;
-    let visible = policy::export_to(&vs.export_to, &reader.mesh().default_virtual_service_export_to, namespace).visible(own, namespace);
+    let visible = policy::export_to(
+        &vs.export_to,
+        &reader.mesh().default_virtual_service_export_to,
+        namespace,
+    )
+    .visible(own, namespace);
     visible.then_some((&**to, vs))
 }
 
@@ -62,7 +87,11 @@ fn merge(root: &HttpRoute, leaf: &HttpRoute) -> Option<HttpRoute> {
         mirror_percent: leaf.mirror_percent.or(root.mirror_percent),
         mirror_percentage: leaf.mirror_percentage.or(root.mirror_percentage),
         cors_policy: leaf.cors_policy.or(root.cors_policy),
-        mirrors: if leaf.mirrors.is_empty() { root.mirrors } else { leaf.mirrors },
+        mirrors: if leaf.mirrors.is_empty() {
+            root.mirrors
+        } else {
+            leaf.mirrors
+        },
         headers: leaf.headers.or(root.headers),
         route: leaf.route,
         redirect: leaf.redirect,
@@ -85,7 +114,11 @@ fn matches(root: &[HttpMatchRequest], leaf: &[HttpMatchRequest]) -> Option<Vec<H
     }
     let mut out = Vec::new();
     for l in leaf {
-        let partners: Vec<_> = root.iter().filter(|r| compatible(r, l)).map(|r| narrow(r, l)).collect();
+        let partners: Vec<_> = root
+            .iter()
+            .filter(|r| compatible(r, l))
+            .map(|r| narrow(r, l))
+            .collect();
         if partners.is_empty() {
             return None;
         }
@@ -96,34 +129,65 @@ fn matches(root: &[HttpMatchRequest], leaf: &[HttpMatchRequest]) -> Option<Vec<H
 
 /// Whether whatever the leaf matches, the root matches too.
 fn within(root: Option<&StringMatch>, leaf: Option<&StringMatch>) -> bool {
-    let (Some(root), Some(leaf)) = (root, leaf) else { return true };
+    let (Some(root), Some(leaf)) = (root, leaf) else {
+        return true;
+    };
     match (root, leaf) {
         (StringMatch::Exact(r), StringMatch::Exact(l)) => r == l,
-        (StringMatch::Prefix(r), StringMatch::Exact(l) | StringMatch::Prefix(l)) => l.starts_with(r.as_str()),
-        // Whether expressions overlap is not decided.
-        (StringMatch::Regex(_), _) | (_, StringMatch::Regex(_)) => false,
-        (StringMatch::Exact(_), StringMatch::Prefix(_)) => false,
+        (StringMatch::Prefix(r), StringMatch::Exact(l) | StringMatch::Prefix(l)) => {
+            l.starts_with(r.as_str())
+        }
         (StringMatch::Any, _) | (_, StringMatch::Any) => true,
+        // Whether expressions overlap is not decided.
+        (StringMatch::Regex(_), _)
+        | (_, StringMatch::Regex(_))
+        | (StringMatch::Exact(_), StringMatch::Prefix(_)) => false,
     }
 }
 
 fn compatible(root: &HttpMatchRequest, leaf: &HttpMatchRequest) -> bool {
-    let single = [(&root.uri, &leaf.uri), (&root.scheme, &leaf.scheme), (&root.method, &leaf.method), (&root.authority, &leaf.authority)];
-    let keyed = [(&root.headers, &leaf.headers), (&root.without_headers, &leaf.without_headers), (&root.query_params, &leaf.query_params)];
+    let single = [
+        (&root.uri, &leaf.uri),
+        (&root.scheme, &leaf.scheme),
+        (&root.method, &leaf.method),
+        (&root.authority, &leaf.authority),
+    ];
+    let keyed = [
+        (&root.headers, &leaf.headers),
+        (&root.without_headers, &leaf.without_headers),
+        (&root.query_params, &leaf.query_params),
+    ];
     single.iter().all(|(r, l)| within(r.as_ref(), l.as_ref()))
-        && keyed.iter().all(|(r, l)| l.iter().all(|(k, v)| within(r.get(k), Some(v))))
+        && keyed
+            .iter()
+            .all(|(r, l)| l.iter().all(|(k, v)| within(r.get(k), Some(v))))
         && root.ignore_uri_case == leaf.ignore_uri_case
         && (root.port == 0 || leaf.port == 0 || root.port == leaf.port)
         && (root.source_namespace.is_empty() || root.source_namespace == leaf.source_namespace)
-        && leaf.source_labels.iter().all(|(k, v)| root.source_labels.get(k).is_none_or(|have| have == v))
+        && leaf
+            .source_labels
+            .iter()
+            .all(|(k, v)| root.source_labels.get(k).is_none_or(|have| have == v))
         && (root.gateways.is_empty() || leaf.gateways.iter().all(|g| root.gateways.contains(g)))
 }
 
 fn narrow(root: &HttpMatchRequest, leaf: &HttpMatchRequest) -> HttpMatchRequest {
-    fn both<V: Clone>(root: &BTreeMap<String, V>, leaf: &BTreeMap<String, V>) -> BTreeMap<String, V> {
-        root.iter().chain(leaf).map(|(k, v)| (k.clone(), v.clone())).collect()
+    fn both<V: Clone>(
+        root: &BTreeMap<String, V>,
+        leaf: &BTreeMap<String, V>,
+    ) -> BTreeMap<String, V> {
+        root.iter()
+            .chain(leaf)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
     }
-    let first = |leaf: &str, root: &str| if leaf.is_empty() { root.to_owned() } else { leaf.to_owned() };
+    let first = |leaf: &str, root: &str| {
+        if leaf.is_empty() {
+            root.to_owned()
+        } else {
+            leaf.to_owned()
+        }
+    };
     HttpMatchRequest {
         name: joined(&root.name, &leaf.name),
         uri: leaf.uri.clone().or_else(|| root.uri.clone()),
@@ -136,7 +200,11 @@ fn narrow(root: &HttpMatchRequest, leaf: &HttpMatchRequest) -> HttpMatchRequest 
         port: if leaf.port == 0 { root.port } else { leaf.port },
         source_labels: both(&root.source_labels, &leaf.source_labels),
         source_namespace: first(&leaf.source_namespace, &root.source_namespace),
-        gateways: if leaf.gateways.is_empty() { root.gateways.clone() } else { leaf.gateways.clone() },
+        gateways: if leaf.gateways.is_empty() {
+            root.gateways.clone()
+        } else {
+            leaf.gateways.clone()
+        },
         stat_prefix: first(&leaf.stat_prefix, &root.stat_prefix),
         ignore_uri_case: leaf.ignore_uri_case,
     }

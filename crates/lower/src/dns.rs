@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use pilotfish_ir::dns::Name;
 use pilotfish_mesh::{EndpointHealth, Reader, Registry, Resolution, Service, ServiceId};
 
+use crate::Text;
 use crate::scope::NameScope;
 use crate::visibility;
-use crate::Text;
 
 /// The names of one service: its host, and those of its pods if it is headless.
 pub fn names(reader: &Reader<'_>, scope: &NameScope, id: &ServiceId) -> Vec<Name> {
-    let Some(service) = reader.service(id) else { return Vec::new() };
+    let Some(service) = reader.service(id) else {
+        return Vec::new();
+    };
     let mut addresses = declared(service, scope);
     let mut out = Vec::new();
     if addresses.is_empty() && service.is_headless() {
@@ -23,15 +25,27 @@ pub fn names(reader: &Reader<'_>, scope: &NameScope, id: &ServiceId) -> Vec<Name
             host: id.host.clone(),
             addresses,
             registry: registry(service),
-            short: if kubernetes { service.name.clone() } else { Text::default() },
-            namespace: if kubernetes { id.namespace.clone() } else { Text::default() },
+            short: if kubernetes {
+                service.name.clone()
+            } else {
+                Text::default()
+            },
+            namespace: if kubernetes {
+                id.namespace.clone()
+            } else {
+                Text::default()
+            },
         });
     }
     out
 }
 
 fn registry(service: &Service) -> Text {
-    Text::from(if service.registry == Registry::Kubernetes { "Kubernetes" } else { "External" })
+    Text::from(if service.registry == Registry::Kubernetes {
+        "Kubernetes"
+    } else {
+        "External"
+    })
 }
 
 /// Addresses of the service itself. Those a user wrote are given whatever their family; networks are no answer.
@@ -40,24 +54,50 @@ fn declared(service: &Service, scope: &NameScope) -> Vec<Text> {
         return Vec::new();
     }
     if service.registry == Registry::External && !service.addresses.is_empty() {
-        return service.addresses.iter().filter(|a| a.parse::<std::net::IpAddr>().is_ok()).cloned().collect();
+        return service
+            .addresses
+            .iter()
+            .filter(|a| a.parse::<std::net::IpAddr>().is_ok())
+            .cloned()
+            .collect();
     }
     visibility::named_addresses(service, &scope.client)
 }
 
 /// Addresses of the pods behind a headless service; `pods` gets the names of pods that have one.
-fn headless(reader: &Reader<'_>, scope: &NameScope, service: &Service, pods: &mut Vec<Name>) -> Vec<Text> {
-    let first = service.ports.first().map(|p| p.name.clone()).unwrap_or_default();
-    let endpoints = reader.endpoints(&service.id).and_then(|e| e.by_port.get(&first)).map_or(&[][..], Vec::as_slice);
+fn headless(
+    reader: &Reader<'_>,
+    scope: &NameScope,
+    service: &Service,
+    pods: &mut Vec<Name>,
+) -> Vec<Text> {
+    let first = service
+        .ports
+        .first()
+        .map(|p| p.name.clone())
+        .unwrap_or_default();
+    let endpoints = reader
+        .endpoints(&service.id)
+        .and_then(|e| e.by_port.get(&first))
+        .map_or(&[][..], Vec::as_slice);
     let ready = |h| h == EndpointHealth::Healthy || service.publish_not_ready;
     let mut all = Vec::new();
     let mut by_pod: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
-    for e in endpoints.iter().filter(|e| ready(e.health) && e.cluster == scope.cluster) {
-        if e.addresses.iter().any(|a| a.parse::<std::net::IpAddr>().is_err()) {
+    for e in endpoints
+        .iter()
+        .filter(|e| ready(e.health) && e.cluster == scope.cluster)
+    {
+        if e.addresses
+            .iter()
+            .any(|a| a.parse::<std::net::IpAddr>().is_err())
+        {
             continue;
         }
         if !e.subdomain.is_empty() && !e.hostname.is_empty() {
-            by_pod.entry(Text::from(format!("{}.{}", e.hostname, e.subdomain))).or_default().extend(e.addresses.iter().cloned());
+            by_pod
+                .entry(Text::from(format!("{}.{}", e.hostname, e.subdomain)))
+                .or_default()
+                .extend(e.addresses.iter().cloned());
         }
         all.extend(e.addresses.iter().cloned());
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pilotfish_config::networking::{Subset, TrafficPolicy};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, Health};
-use pilotfish_ir::{endpoint as ir, ClusterName, EndpointSet};
+use pilotfish_ir::{ClusterName, EndpointSet, endpoint as ir};
 use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId};
 
 use crate::locality::{self, Group, Member};
@@ -14,7 +14,9 @@ use crate::{EndpointScope, Text};
 
 /// All endpoint sets of one service: one for each port, and one more for each port and subset.
 pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
-    let Some(service) = reader.service(id) else { return Vec::new() };
+    let Some(service) = reader.service(id) else {
+        return Vec::new();
+    };
     if !visibility::uses_eds(service) {
         return Vec::new();
     }
@@ -29,15 +31,29 @@ pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<E
     out
 }
 
-fn set(reader: &Reader<'_>, scope: &EndpointScope, service: &Service, port: &Port, rule: Option<Rule<'_>>, subset: Option<&Subset>) -> EndpointSet {
+fn set(
+    reader: &Reader<'_>,
+    scope: &EndpointScope,
+    service: &Service,
+    port: &Port,
+    rule: Option<Rule<'_>>,
+    subset: Option<&Subset>,
+) -> EndpointSet {
     let policy = policy::effective(rule, subset, port.number);
     let cluster = ClusterName::Outbound {
         port: port.number,
-        subset: subset.map(|s| Text::from(s.name.as_str())).unwrap_or_default(),
+        subset: subset
+            .map(|s| Text::from(s.name.as_str()))
+            .unwrap_or_default(),
         host: service.id.host.clone(),
     };
     let groups = groups(reader, scope, service, port, &policy, subset, false);
-    EndpointSet { cluster, groups, overprovisioning: None, with_health: true }
+    EndpointSet {
+        cluster,
+        groups,
+        overprovisioning: None,
+        with_health: true,
+    }
 }
 
 #[derive(Clone)]
@@ -66,20 +82,42 @@ pub(crate) fn groups(
     subset: Option<&Subset>,
     dns: bool,
 ) -> Vec<EndpointGroup> {
-    let all = reader.endpoints(&service.id).and_then(|e| e.by_port.get(&port.name)).map_or(&[][..], Vec::as_slice);
-    let unhealthy_too = policy.outlier_detection.as_ref().is_none_or(|o| o.min_health_percent <= 0);
-    let mut by_place: std::collections::BTreeMap<String, Group<Candidate>> = std::collections::BTreeMap::new();
-    for e in all.iter().filter(|e| takes(e, scope, service, subset, unhealthy_too)) {
-        let Some(built) = build(e, reader.settings().dual_stack, dns, mutual_tls(reader, service, e, policy)) else { continue };
+    let all = reader
+        .endpoints(&service.id)
+        .and_then(|e| e.by_port.get(&port.name))
+        .map_or(&[][..], Vec::as_slice);
+    let unhealthy_too = policy
+        .outlier_detection
+        .as_ref()
+        .is_none_or(|o| o.min_health_percent <= 0);
+    let mut by_place: std::collections::BTreeMap<String, Group<Candidate>> =
+        std::collections::BTreeMap::new();
+    for e in all
+        .iter()
+        .filter(|e| takes(e, scope, service, subset, unhealthy_too))
+    {
+        let Some(built) = build(
+            e,
+            reader.settings().dual_stack,
+            dns,
+            mutual_tls(reader, service, e, policy),
+        ) else {
+            continue;
+        };
         let l = &e.locality;
-        let group = by_place.entry(format!("{}/{}/{}", l.region, l.zone, l.subzone)).or_insert_with(|| Group {
-            locality: l.clone(),
-            priority: 0,
-            weight: 0,
-            members: Vec::new(),
-        });
+        let group = by_place
+            .entry(format!("{}/{}/{}", l.region, l.zone, l.subzone))
+            .or_insert_with(|| Group {
+                locality: l.clone(),
+                priority: 0,
+                weight: 0,
+                members: Vec::new(),
+            });
         group.weight = group.weight.saturating_add(built.weight);
-        group.members.push(Candidate { facts: e.clone(), built });
+        group.members.push(Candidate {
+            facts: e.clone(),
+            built,
+        });
     }
     let groups: Vec<_> = by_place.into_values().collect();
     let preference = locality::preference(reader, policy.load_balancer.as_ref(), service);
@@ -90,7 +128,11 @@ pub(crate) fn groups(
     groups
         .into_iter()
         .map(|g| EndpointGroup {
-            locality: pilotfish_ir::endpoint::Locality { region: g.locality.region, zone: g.locality.zone, subzone: g.locality.subzone },
+            locality: pilotfish_ir::endpoint::Locality {
+                region: g.locality.region,
+                zone: g.locality.zone,
+                subzone: g.locality.subzone,
+            },
             priority: g.priority,
             weight: g.weight,
             endpoints: g.members.into_iter().map(|c| c.built).collect(),
@@ -98,20 +140,37 @@ pub(crate) fn groups(
         .collect()
 }
 
-fn takes(e: &Endpoint, scope: &EndpointScope, service: &Service, subset: Option<&Subset>, unhealthy_too: bool) -> bool {
+fn takes(
+    e: &Endpoint,
+    scope: &EndpointScope,
+    service: &Service,
+    subset: Option<&Subset>,
+    unhealthy_too: bool,
+) -> bool {
     if service.node_local && e.node != scope.node {
         return false;
     }
     match e.health {
         EndpointHealth::Healthy | EndpointHealth::Unknown => {}
         EndpointHealth::Unhealthy if unhealthy_too => {}
-        EndpointHealth::Unhealthy | EndpointHealth::Draining | EndpointHealth::Terminating => return false,
+        EndpointHealth::Unhealthy | EndpointHealth::Draining | EndpointHealth::Terminating => {
+            return false;
+        }
     }
-    subset.is_none_or(|s| s.labels.iter().all(|(k, v)| e.labels.get(k.as_str()).is_some_and(|have| **have == **v)))
+    subset.is_none_or(|s| {
+        s.labels
+            .iter()
+            .all(|(k, v)| e.labels.get(k.as_str()).is_some_and(|have| **have == **v))
+    })
 }
 
 /// Whether the client speaks mutual TLS to this endpoint.
-fn mutual_tls(reader: &Reader<'_>, service: &Service, e: &Endpoint, policy: &TrafficPolicy) -> bool {
+fn mutual_tls(
+    reader: &Reader<'_>,
+    service: &Service,
+    e: &Endpoint,
+    policy: &TrafficPolicy,
+) -> bool {
     if policy.tls.is_some() || service.mesh_external {
         return false;
     }
@@ -131,10 +190,17 @@ fn build(e: &Endpoint, dual_stack: bool, dns: bool, mutual_tls: bool) -> Option<
     let mut addresses = usable.into_iter();
     let address = addresses.next()?;
     let (name, revision) = pilotfish_mesh::endpoint::canonical(e);
-    let workload = Text::from(format!("{};{};{};{};{}", e.workload, e.namespace, name, revision, e.cluster));
+    let workload = Text::from(format!(
+        "{};{};{};{};{}",
+        e.workload, e.namespace, name, revision, e.cluster
+    ));
     Some(ir::Endpoint {
         address,
-        additional: if dual_stack { addresses.collect() } else { Vec::new() },
+        additional: if dual_stack {
+            addresses.collect()
+        } else {
+            Vec::new()
+        },
         health: match e.health {
             EndpointHealth::Unknown => Health::Unknown,
             EndpointHealth::Healthy => Health::Healthy,

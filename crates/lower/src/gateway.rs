@@ -9,13 +9,15 @@ use std::sync::Arc;
 use pilotfish_config::networking::{Gateway, Server, VirtualService};
 use pilotfish_config::{Diagnostic, Object, ObjectKey};
 use pilotfish_ir::endpoint::Address;
-use pilotfish_ir::listener::{Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Routes, Side};
+use pilotfish_ir::listener::{
+    Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Routes, Side,
+};
 use pilotfish_ir::{Listener, Millis, VirtualHost};
 use pilotfish_mesh::rules::Ranked;
-use pilotfish_mesh::{host, Instance, Protocol, Reader};
+use pilotfish_mesh::{Instance, Protocol, Reader, host};
 
-use crate::virtual_service::{self, selects, Place};
-use crate::{outbound, policy, Client, ListenerScope, Text};
+use crate::virtual_service::{self, Place, selects};
+use crate::{Client, ListenerScope, Text, outbound, policy};
 
 /// A server of a Gateway object.
 struct Bound<'w> {
@@ -29,21 +31,38 @@ struct Bound<'w> {
 /// Address and port of a listener: the address is empty unless written.
 pub type At = (Text, u16);
 
-fn bound<'w>(reader: &Reader<'w>, client: &Client, instances: &[Instance]) -> BTreeMap<At, Vec<Bound<'w>>> {
+fn bound<'w>(
+    reader: &Reader<'w>,
+    client: &Client,
+    instances: &[Instance],
+) -> BTreeMap<At, Vec<Bound<'w>>> {
     let mut out: BTreeMap<At, Vec<Bound<'w>>> = BTreeMap::new();
     let all: &'w Ranked = reader.gateways();
     for object in all.iter() {
-        let Some(spec) = object.get::<Gateway>() else { continue };
+        let Some(spec) = object.get::<Gateway>() else {
+            continue;
+        };
         if !selects(&spec.selector, client) {
             continue;
         }
         reader.uses(&object.key);
         for server in &spec.servers {
-            let Some(port) = server.port.as_ref() else { continue };
-            let Ok(number) = u16::try_from(port.number) else { continue };
+            let Some(port) = server.port.as_ref() else {
+                continue;
+            };
+            let Ok(number) = u16::try_from(port.number) else {
+                continue;
+            };
             let protocol = Protocol::parse(&port.protocol);
             for target in targets(instances, number) {
-                out.entry((Text::from(server.bind.as_str()), target)).or_default().push(Bound { object, server, number, protocol });
+                out.entry((Text::from(server.bind.as_str()), target))
+                    .or_default()
+                    .push(Bound {
+                        object,
+                        server,
+                        number,
+                        protocol,
+                    });
             }
         }
     }
@@ -52,7 +71,11 @@ fn bound<'w>(reader: &Reader<'w>, client: &Client, instances: &[Instance]) -> BT
 
 /// Ports the proxy listens on for a port of its service; the port itself if no service says otherwise.
 fn targets(instances: &[Instance], number: u16) -> Vec<u16> {
-    let mut out: Vec<u16> = instances.iter().filter(|i| i.port == number).map(|i| i.target).collect();
+    let mut out: Vec<u16> = instances
+        .iter()
+        .filter(|i| i.port == number)
+        .map(|i| i.target)
+        .collect();
     out.sort_unstable();
     out.dedup();
     if out.is_empty() { vec![number] } else { out }
@@ -65,12 +88,20 @@ fn plain_http(b: &Bound<'_>) -> bool {
 
 /// Addresses and ports with an HTTP route table.
 pub fn tables(reader: &Reader<'_>, client: &Client, instances: &[Instance]) -> Vec<At> {
-    bound(reader, client, instances).into_iter().filter(|(_, servers)| servers.iter().any(plain_http)).map(|(at, _)| at).collect()
+    bound(reader, client, instances)
+        .into_iter()
+        .filter(|(_, servers)| servers.iter().any(plain_http))
+        .map(|(at, _)| at)
+        .collect()
 }
 
 /// The name of a route table.
 pub fn table_name((bind, port): &At) -> Text {
-    if bind.is_empty() { Text::from(format!("http.{port}")) } else { Text::from(format!("http.{port}.{bind}")) }
+    if bind.is_empty() {
+        Text::from(format!("http.{port}"))
+    } else {
+        Text::from(format!("http.{port}.{bind}"))
+    }
 }
 
 /// All listeners of a gateway.
@@ -78,10 +109,14 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
     let mut out = Vec::new();
     for (at, servers) in bound(reader, &scope.client, &scope.instances) {
         for b in servers.iter().filter(|b| !plain_http(b)) {
-            let d = Diagnostic::warning("not-translated", "servers with TLS or TCP are not translated yet", "this server is left out")
-                .of(b.object.key.clone())
-                .at(format!("spec.servers (port {})", b.number))
-                .from_origin(b.object.origin.clone());
+            let d = Diagnostic::warning(
+                "not-translated",
+                "servers with TLS or TCP are not translated yet",
+                "this server is left out",
+            )
+            .of(b.object.key.clone())
+            .at(format!("spec.servers (port {})", b.number))
+            .from_origin(b.object.origin.clone());
             reader.report(d);
         }
         if servers.iter().any(plain_http) {
@@ -93,7 +128,11 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
 
 fn http_listener(reader: &Reader<'_>, scope: &ListenerScope, at: &At) -> Listener {
     let wildcards = scope.client.families.wildcards();
-    let binds: Vec<Text> = if at.0.is_empty() { wildcards.iter().map(|w| Text::from(*w)).collect() } else { vec![at.0.clone()] };
+    let binds: Vec<Text> = if at.0.is_empty() {
+        wildcards.iter().map(|w| Text::from(*w)).collect()
+    } else {
+        vec![at.0.clone()]
+    };
     let name = outbound::listener_name(&binds[0], at.1);
     let mut h = outbound::http(reader, Side::Gateway, scope.tracing.clone(), scope.http10);
     h.routes = Routes::Discovered(table_name(at));
@@ -104,7 +143,10 @@ fn http_listener(reader: &Reader<'_>, scope: &ListenerScope, at: &At) -> Listene
     Listener {
         name,
         address: Address::Socket(binds[0].clone(), at.1),
-        additional: binds[1..].iter().map(|b| Address::Socket(b.clone(), at.1)).collect(),
+        additional: binds[1..]
+            .iter()
+            .map(|b| Address::Socket(b.clone(), at.1))
+            .collect(),
         direction: Direction::Outbound,
         bind: true,
         use_original_dst: false,
@@ -143,7 +185,11 @@ fn server_hosts(b: &Bound<'_>) -> Vec<(Text, Text)> {
 
 /// Hosts a VirtualService serves through a server: the narrower of the two where they overlap.
 fn served_hosts(b: &Bound<'_>, object: &Object, vs: &VirtualService, domain: &str) -> Vec<Text> {
-    let hosts: Vec<Text> = vs.hosts.iter().map(|h| host::resolve(h, &object.key.namespace, domain)).collect();
+    let hosts: Vec<Text> = vs
+        .hosts
+        .iter()
+        .map(|h| host::resolve(h, &object.key.namespace, domain))
+        .collect();
     let mut out = Vec::new();
     for (ns, pattern) in server_hosts(b) {
         if &*ns != "*" && ns != object.key.namespace {
@@ -163,29 +209,52 @@ fn served_hosts(b: &Bound<'_>, object: &Object, vs: &VirtualService, domain: &st
 }
 
 /// VirtualServices bound to a server, oldest first, with the hosts they serve.
-fn rules<'w>(reader: &Reader<'w>, client: &Client, b: &Bound<'_>) -> Vec<(&'w Arc<Object>, &'w VirtualService, Vec<Text>)> {
+fn rules<'w>(
+    reader: &Reader<'w>,
+    client: &Client,
+    b: &Bound<'_>,
+) -> Vec<(&'w Arc<Object>, &'w VirtualService, Vec<Text>)> {
     let key = Text::from(format!("{}/{}", b.object.key.namespace, b.object.key.name));
     let mesh = reader.mesh();
     let domain = &reader.settings().domain;
-    let ranked = reader.gateway_virtual_services(&key).map_or(&[][..], |r| r.as_slice());
+    let ranked = reader
+        .gateway_virtual_services(&key)
+        .map_or(&[][..], |r| r.as_slice());
     ranked
         .iter()
         .filter_map(|o| {
             let vs = o.get::<VirtualService>()?;
-            let visible = policy::export_to(&vs.export_to, &mesh.default_virtual_service_export_to, &o.key.namespace)
-                .visible(&client.namespace, &o.key.namespace);
+            let visible = policy::export_to(
+                &vs.export_to,
+                &mesh.default_virtual_service_export_to,
+                &o.key.namespace,
+            )
+            .visible(&client.namespace, &o.key.namespace);
             visible.then(|| (o, vs, served_hosts(b, o, vs, domain)))
         })
         .collect()
 }
 
 /// The first host of each virtual host of a table; hosts with equal routes stand together. None: everything is refused.
-pub fn hosts(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At) -> BTreeSet<Text> {
-    groups(reader, client, instances, at).into_iter().filter_map(|mut hosts| hosts.pop_first()).collect()
+pub fn hosts(
+    reader: &Reader<'_>,
+    client: &Client,
+    instances: &[Instance],
+    at: &At,
+) -> BTreeSet<Text> {
+    groups(reader, client, instances, at)
+        .into_iter()
+        .filter_map(|mut hosts| hosts.pop_first())
+        .collect()
 }
 
 /// Hosts of a table in groups that are served by the same rules of the same servers.
-fn groups(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At) -> Vec<BTreeSet<Text>> {
+fn groups(
+    reader: &Reader<'_>,
+    client: &Client,
+    instances: &[Instance],
+    at: &At,
+) -> Vec<BTreeSet<Text>> {
     let all = bound(reader, client, instances);
     let servers = all.get(at).map_or(&[][..], Vec::as_slice);
     // Which rules, through which servers, make up a host: equal lists make equal routes.
@@ -205,10 +274,18 @@ fn groups(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At)
 }
 
 /// One virtual host of a gateway; `host` is empty for the one that refuses everything.
-pub fn virtual_host(reader: &Reader<'_>, client: &Client, instances: &[Instance], at: &At, h: &str) -> Option<VirtualHost> {
+pub fn virtual_host(
+    reader: &Reader<'_>,
+    client: &Client,
+    instances: &[Instance],
+    at: &At,
+    h: &str,
+) -> Option<VirtualHost> {
     let all = bound(reader, client, instances);
     let servers = all.get(at)?;
-    let group = groups(reader, client, instances, at).into_iter().find(|g| g.first().is_some_and(|f| &**f == h));
+    let group = groups(reader, client, instances, at)
+        .into_iter()
+        .find(|g| g.first().is_some_and(|f| &**f == h));
     let number = servers.iter().find(|b| plain_http(b))?.number;
     if h.is_empty() {
         return Some(VirtualHost {
@@ -223,8 +300,16 @@ pub fn virtual_host(reader: &Reader<'_>, client: &Client, instances: &[Instance]
     let mut require_tls = false;
     let mut port = number;
     for b in servers.iter().filter(|b| plain_http(b)) {
-        let gateway = [Text::from(format!("{}/{}", b.object.key.namespace, b.object.key.name))];
-        let place = Place { client, port: b.number, gateways: &gateway, tls: false };
+        let gateway = [Text::from(format!(
+            "{}/{}",
+            b.object.key.namespace, b.object.key.name
+        ))];
+        let place = Place {
+            client,
+            port: b.number,
+            gateways: &gateway,
+            tls: false,
+        };
         for (object, vs, hosts) in rules(reader, client, b) {
             if hosts.iter().any(|x| &**x == h) {
                 port = b.number;
@@ -235,7 +320,11 @@ pub fn virtual_host(reader: &Reader<'_>, client: &Client, instances: &[Instance]
     }
     (!routes.is_empty()).then(|| VirtualHost {
         name: Text::from(format!("{h}:{port}")),
-        domains: group.iter().flatten().map(|d| crate::route::domain_name(d)).collect(),
+        domains: group
+            .iter()
+            .flatten()
+            .map(|d| crate::route::domain_name(d))
+            .collect(),
         routes,
         attempt_count: true,
         require_tls,

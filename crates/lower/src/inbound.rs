@@ -5,13 +5,17 @@ use std::collections::BTreeMap;
 use pilotfish_config::networking::{CaptureMode, IstioIngressListener, Sidecar};
 use pilotfish_ir::cluster::{Discovery, Policy, ServiceRef, UpstreamHttp};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, EndpointSet, Health, Locality};
-use pilotfish_ir::listener::{Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Ports, Routes, Side, Tcp, Transport};
+use pilotfish_ir::listener::{
+    Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Ports, Routes, Side, Tcp, Transport,
+};
 use pilotfish_ir::route::{Forward, Retries};
 use pilotfish_ir::tls::{DownstreamMutual, DownstreamTls};
-use pilotfish_ir::{endpoint, Cluster, ClusterName, Listener, Millis, RouteTable, VirtualHost};
+use pilotfish_ir::{Cluster, ClusterName, Listener, Millis, RouteTable, VirtualHost, endpoint};
 use pilotfish_mesh::{Protocol, Reader, Service, ServiceId};
 
-use crate::{cluster, outbound, policy, route, visibility, Families, InboundScope, Interception, Text};
+use crate::{
+    Families, InboundScope, Interception, Text, cluster, outbound, policy, route, visibility,
+};
 
 /// One port of the application.
 struct Served {
@@ -28,7 +32,10 @@ struct Served {
     origin: Option<Text>,
 }
 
-fn ingress<'w>(reader: &Reader<'w>, scope: &InboundScope) -> Option<(&'w pilotfish_config::Object, &'w Sidecar)> {
+fn ingress<'w>(
+    reader: &Reader<'w>,
+    scope: &InboundScope,
+) -> Option<(&'w pilotfish_config::Object, &'w Sidecar)> {
     let object = visibility::sidecar(reader, &scope.client)?;
     let spec = object.get::<Sidecar>()?;
     (!spec.ingress.is_empty()).then_some((object, spec))
@@ -45,10 +52,18 @@ fn binds_to_port(scope: &InboundScope, mode: CaptureMode) -> bool {
 /// Ports in order of the application's port; the oldest service decides what a port speaks.
 fn served(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Served> {
     let mut by_port: BTreeMap<u16, Served> = BTreeMap::new();
-    let wildcards: Vec<Text> = scope.client.families.wildcards().iter().map(|w| Text::from(*w)).collect();
+    let wildcards: Vec<Text> = scope
+        .client
+        .families
+        .wildcards()
+        .iter()
+        .map(|w| Text::from(*w))
+        .collect();
     if let Some((object, spec)) = ingress(reader, scope) {
         for i in &spec.ingress {
-            let Some(number) = i.port.as_ref().and_then(|p| u16::try_from(p.number).ok()) else { continue };
+            let Some(number) = i.port.as_ref().and_then(|p| u16::try_from(p.number).ok()) else {
+                continue;
+            };
             let binds = match (i.bind.as_str(), scope.addresses.first()) {
                 ("", Some(own)) => vec![own.clone()],
                 ("", None) => wildcards.clone(),
@@ -69,8 +84,12 @@ fn served(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Served> {
         }
     } else if scope.client.interception != Interception::None {
         for i in &scope.instances {
-            let Some(service) = reader.service(&i.service) else { continue };
-            let Some(port) = service.port(i.port) else { continue };
+            let Some(service) = reader.service(&i.service) else {
+                continue;
+            };
+            let Some(port) = service.port(i.port) else {
+                continue;
+            };
             by_port.entry(i.target).or_insert_with(|| Served {
                 number: i.port,
                 target: i.target,
@@ -104,11 +123,23 @@ pub fn listeners(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Listener> {
 }
 
 fn intercept(reader: &Reader<'_>, scope: &InboundScope, served: Vec<Chain>) -> Listener {
-    let port = u16::try_from(reader.mesh().proxy_inbound_listen_port).ok().filter(|p| *p > 0).unwrap_or(15006);
-    let wildcards: Vec<Text> = scope.client.families.wildcards().iter().map(|w| Text::from(*w)).collect();
+    let port = u16::try_from(reader.mesh().proxy_inbound_listen_port)
+        .ok()
+        .filter(|p| *p > 0)
+        .unwrap_or(15006);
+    let wildcards: Vec<Text> = scope
+        .client
+        .families
+        .wildcards()
+        .iter()
+        .map(|w| Text::from(*w))
+        .collect();
     let mut chains = vec![Chain {
         name: Text::from("virtualInbound-blackhole"),
-        matches: ChainMatch { port: Some(port), ..Default::default() },
+        matches: ChainMatch {
+            port: Some(port),
+            ..Default::default()
+        },
         explicit_match: false,
         tls: None,
         handler: Handler::Tcp(outbound::tcp_to(ClusterName::BlackHole, Side::Server)),
@@ -127,7 +158,13 @@ fn intercept(reader: &Reader<'_>, scope: &InboundScope, served: Vec<Chain>) -> L
     };
     chains.extend(port_chains(reader, scope, &passthrough));
     chains.extend(served);
-    let mut l = listener(reader, Text::from("virtualInbound"), &wildcards, port, chains);
+    let mut l = listener(
+        reader,
+        Text::from("virtualInbound"),
+        &wildcards,
+        port,
+        chains,
+    );
     l.inspect.original_dst = true;
     if scope.client.interception == Interception::Tproxy {
         l.transparent = true;
@@ -137,22 +174,42 @@ fn intercept(reader: &Reader<'_>, scope: &InboundScope, served: Vec<Chain>) -> L
 }
 
 fn bound(reader: &Reader<'_>, _scope: &InboundScope, s: &Served, chains: Vec<Chain>) -> Listener {
-    listener(reader, outbound::listener_name(&s.binds[0], s.target), &s.binds, s.target, chains)
+    listener(
+        reader,
+        outbound::listener_name(&s.binds[0], s.target),
+        &s.binds,
+        s.target,
+        chains,
+    )
 }
 
-fn listener(reader: &Reader<'_>, name: Text, binds: &[Text], port: u16, chains: Vec<Chain>) -> Listener {
+fn listener(
+    reader: &Reader<'_>,
+    name: Text,
+    binds: &[Text],
+    port: u16,
+    chains: Vec<Chain>,
+) -> Listener {
     let inspect = inspectors(&chains);
     Listener {
         name,
         address: Address::Socket(binds[0].clone(), port),
-        additional: binds[1..].iter().map(|b| Address::Socket(b.clone(), port)).collect(),
+        additional: binds[1..]
+            .iter()
+            .map(|b| Address::Socket(b.clone(), port))
+            .collect(),
         direction: Direction::Inbound,
         bind: true,
         use_original_dst: false,
         transparent: false,
         inspect,
         continue_on_timeout: true,
-        inspect_timeout: Some(reader.mesh().protocol_detection_timeout.map_or(Millis(0), |d| d.get().into())),
+        inspect_timeout: Some(
+            reader
+                .mesh()
+                .protocol_detection_timeout
+                .map_or(Millis(0), |d| d.get().into()),
+        ),
         chains,
         default_chain: None,
         one_accept_per_event: true,
@@ -165,26 +222,60 @@ fn inspectors(chains: &[Chain]) -> Inspect {
     for c in chains {
         let n = needs.entry(c.matches.port.unwrap_or(0)).or_default();
         n.0 |= c.matches.transport == Some(Transport::Tls);
-        n.1 |= c.matches.alpn.iter().any(|a| matches!(&**a, "http/1.1" | "h2c"));
+        n.1 |= c
+            .matches
+            .alpn
+            .iter()
+            .any(|a| matches!(&**a, "http/1.1" | "h2c"));
     }
-    let with = |pick: fn(&(bool, bool)) -> bool, want: bool| needs.iter().filter(|(_, n)| pick(n) == want).map(|(p, _)| *p).collect::<Vec<u16>>();
+    let with = |pick: fn(&(bool, bool)) -> bool, want: bool| {
+        needs
+            .iter()
+            .filter(|(_, n)| pick(n) == want)
+            .map(|(p, _)| *p)
+            .collect::<Vec<u16>>()
+    };
     // Ports nobody serves (port 0 here) are looked into only if the chains for them ask.
     let everywhere = needs.get(&0).is_some_and(|n| n.0);
-    let tls = needs.values().any(|n| n.0).then(|| if everywhere { Ports::Except(with(|n| n.0, false)) } else { Ports::Only(with(|n| n.0, true)) });
-    let http = needs.values().any(|n| n.1).then(|| Ports::Except(with(|n| n.1, false)));
-    Inspect { tls, http, ..Default::default() }
+    let tls = needs.values().any(|n| n.0).then(|| {
+        if everywhere {
+            Ports::Except(with(|n| n.0, false))
+        } else {
+            Ports::Only(with(|n| n.0, true))
+        }
+    });
+    let http = needs
+        .values()
+        .any(|n| n.1)
+        .then(|| Ports::Except(with(|n| n.1, false)));
+    Inspect {
+        tls,
+        http,
+        ..Default::default()
+    }
 }
 
 const MUTUAL_HTTP: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2"];
 const MUTUAL_TCP: [&str; 2] = ["istio-peer-exchange", "istio"];
-const MUTUAL_ANY: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+const MUTUAL_ANY: [&str; 5] = [
+    "istio",
+    "istio-peer-exchange",
+    "istio-http/1.0",
+    "istio-http/1.1",
+    "istio-h2",
+];
 const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
 /// The chains of one port when mutual TLS is accepted but not demanded.
 fn port_chains(reader: &Reader<'_>, scope: &InboundScope, s: &Served) -> Vec<Chain> {
-    let chain = |http: bool, mutual: bool, transport: Transport, alpn: &[&str]| permissive(reader, scope, s, http, mutual, transport, alpn);
+    let chain = |http: bool, mutual: bool, transport: Transport, alpn: &[&str]| {
+        permissive(reader, scope, s, http, mutual, transport, alpn)
+    };
     match s.protocol {
-        p if p.is_http() => vec![chain(true, true, Transport::Tls, &MUTUAL_ANY), chain(true, false, Transport::Plain, &[])],
+        p if p.is_http() => vec![
+            chain(true, true, Transport::Tls, &MUTUAL_ANY),
+            chain(true, false, Transport::Plain, &[]),
+        ],
         p if p.is_auto() => vec![
             chain(true, true, Transport::Tls, &MUTUAL_HTTP),
             chain(true, false, Transport::Plain, &PLAIN_HTTP),
@@ -200,14 +291,26 @@ fn port_chains(reader: &Reader<'_>, scope: &InboundScope, s: &Served) -> Vec<Cha
     }
 }
 
-fn permissive(reader: &Reader<'_>, scope: &InboundScope, s: &Served, http: bool, mutual: bool, transport: Transport, alpn: &[&str]) -> Chain {
+fn permissive(
+    reader: &Reader<'_>,
+    scope: &InboundScope,
+    s: &Served,
+    http: bool,
+    mutual: bool,
+    transport: Transport,
+    alpn: &[&str],
+) -> Chain {
     let passthrough = s.target == 0;
     let name = match (passthrough, http) {
         (true, true) => Text::from("virtualInbound-catchall-http"),
         (true, false) => Text::from("virtualInbound"),
         (false, _) => outbound::listener_name(&s.binds[0], s.target),
     };
-    let to = if passthrough { ClusterName::InboundPassthrough } else { ClusterName::Inbound { port: s.target } };
+    let to = if passthrough {
+        ClusterName::InboundPassthrough
+    } else {
+        ClusterName::Inbound { port: s.target }
+    };
     Chain {
         name,
         matches: ChainMatch {
@@ -218,7 +321,11 @@ fn permissive(reader: &Reader<'_>, scope: &InboundScope, s: &Served, http: bool,
         },
         explicit_match: false,
         tls: mutual.then(|| DownstreamTls::Mutual(server_tls(reader, http))),
-        handler: if http { http_handler(reader, scope, s, to) } else { Handler::Tcp(tcp_handler(reader, s, to)) },
+        handler: if http {
+            http_handler(reader, scope, s, to)
+        } else {
+            Handler::Tcp(tcp_handler(reader, s, to))
+        },
         metadata_exchange: true,
         connect_timeout: None,
         origin: s.origin.clone(),
@@ -235,11 +342,18 @@ fn server_tls(reader: &Reader<'_>, http: bool) -> DownstreamMutual {
         "AES128-GCM-SHA256",
     ];
     let mesh = reader.mesh();
-    let alpn: &[&str] = if http { &["h2", "http/1.1"] } else { &["istio-peer-exchange", "h2", "http/1.1"] };
-    let domains = std::iter::once(mesh.trust_domain.as_str()).chain(mesh.trust_domain_aliases.iter().map(String::as_str));
+    let alpn: &[&str] = if http {
+        &["h2", "http/1.1"]
+    } else {
+        &["istio-peer-exchange", "h2", "http/1.1"]
+    };
+    let domains = std::iter::once(mesh.trust_domain.as_str())
+        .chain(mesh.trust_domain_aliases.iter().map(String::as_str));
     DownstreamMutual {
         alpn: alpn.iter().map(|a| Text::from(*a)).collect(),
-        identity_prefixes: domains.map(|d| Text::from(format!("spiffe://{d}/"))).collect(),
+        identity_prefixes: domains
+            .map(|d| Text::from(format!("spiffe://{d}/")))
+            .collect(),
         tls13_only: false,
         ciphers: CIPHERS.iter().map(|c| Text::from(*c)).collect(),
     }
@@ -255,9 +369,18 @@ fn http_handler(reader: &Reader<'_>, scope: &InboundScope, s: &Served, to: Clust
     let mut h = outbound::http(reader, Side::Server, scope.tracing.clone(), scope.http10);
     let passthrough = s.target == 0;
     let (table, stat) = if passthrough {
-        (Text::from("InboundPassthroughCluster"), Text::from("InboundPassthroughCluster"))
+        (
+            Text::from("InboundPassthroughCluster"),
+            Text::from("InboundPassthroughCluster"),
+        )
     } else {
-        (Text::from(format!("inbound|{}||", s.target)), Text::from(format!("inbound_{}", outbound::listener_name(&s.binds[0], s.target))))
+        (
+            Text::from(format!("inbound|{}||", s.target)),
+            Text::from(format!(
+                "inbound_{}",
+                outbound::listener_name(&s.binds[0], s.target)
+            )),
+        )
     };
     h.stat_prefix = stat;
     h.http2 = s.protocol.is_http2();
@@ -291,20 +414,34 @@ fn http_handler(reader: &Reader<'_>, scope: &InboundScope, s: &Served, to: Clust
         attempt_count: false,
         require_tls: false,
     };
-    h.routes = Routes::Inline(RouteTable { name: table, ignore_port: false, max_direct_response: None }, vec![host]);
+    h.routes = Routes::Inline(
+        RouteTable {
+            name: table,
+            ignore_port: false,
+            max_direct_response: None,
+        },
+        vec![host],
+    );
     Handler::Http(Box::new(h))
 }
 
 /// Inbound clusters.
 pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
     let mut out = Vec::new();
-    if scope.client.interception != Interception::None || !scope.instances.is_empty() || ingress(reader, scope).is_some() {
+    if scope.client.interception != Interception::None
+        || !scope.instances.is_empty()
+        || ingress(reader, scope).is_some()
+    {
         out.extend(passthrough_clusters(reader, scope));
     }
     if let Some((_, spec)) = ingress(reader, scope) {
         let served = served(reader, scope);
         for s in served {
-            let written = spec.ingress.iter().find(|i| i.port.as_ref().is_some_and(|p| p.number == u32::from(s.target)));
+            let written = spec.ingress.iter().find(|i| {
+                i.port
+                    .as_ref()
+                    .is_some_and(|p| p.number == u32::from(s.target))
+            });
             out.extend(written.map(|i| ingress_cluster(reader, scope, &s, i)));
         }
         return out;
@@ -313,10 +450,21 @@ pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
     let mut by_port: BTreeMap<u16, (u16, Protocol, Vec<ServiceRef>)> = BTreeMap::new();
     if scope.client.interception != Interception::None {
         for i in &scope.instances {
-            let Some(service) = reader.service(&i.service) else { continue };
-            let Some(port) = service.port(i.port) else { continue };
-            let (first, _, refs) = by_port.entry(i.target).or_insert((i.port, port.protocol, Vec::new()));
-            let r = ServiceRef { host: service.id.host.clone(), name: service.name.clone(), namespace: service.id.namespace.clone() };
+            let Some(service) = reader.service(&i.service) else {
+                continue;
+            };
+            let Some(port) = service.port(i.port) else {
+                continue;
+            };
+            let (first, _, refs) =
+                by_port
+                    .entry(i.target)
+                    .or_insert((i.port, port.protocol, Vec::new()));
+            let r = ServiceRef {
+                host: service.id.host.clone(),
+                name: service.name.clone(),
+                namespace: service.id.namespace.clone(),
+            };
             // Services that reach the port under another number are not named.
             if *first == i.port && !refs.contains(&r) {
                 refs.push(r);
@@ -325,7 +473,10 @@ pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
     }
     for (target, (number, protocol, services)) in by_port {
         let mut c = local(reader, scope, target, protocol);
-        let first = services.first().map(|s| ServiceId { host: s.host.clone(), namespace: s.namespace.clone() });
+        let first = services.first().map(|s| ServiceId {
+            host: s.host.clone(),
+            namespace: s.namespace.clone(),
+        });
         c.services = services;
         if let Some(service) = first.and_then(|id| reader.service(&id)) {
             limit(reader, scope, &mut c, service, number);
@@ -339,7 +490,10 @@ pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
 fn limit(reader: &Reader<'_>, scope: &InboundScope, c: &mut Cluster, service: &Service, port: u16) {
     let rule = policy::rule(reader, &scope.client, service);
     c.rule = rule.map(|r| r.path());
-    c.pool = policy::pool(reader, policy::effective(rule, None, port).connection_pool.as_ref());
+    c.pool = policy::pool(
+        reader,
+        policy::effective(rule, None, port).connection_pool.as_ref(),
+    );
 }
 
 fn source_addresses(families: Families) -> (Text, Vec<Text>) {
@@ -351,7 +505,11 @@ fn source_addresses(families: Families) -> (Text, Vec<Text>) {
 }
 
 fn passthrough_clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
-    let discovery = Discovery::OriginalDst { use_http_header: false, port_override: None, keep_forever: false };
+    let discovery = Discovery::OriginalDst {
+        use_http_header: false,
+        port_override: None,
+        keep_forever: false,
+    };
     let mut c = cluster::bare(reader, ClusterName::InboundPassthrough, discovery);
     cluster::passthrough(&mut c);
     mark(&mut c, scope);
@@ -376,7 +534,11 @@ fn upstream_http(protocol: Protocol) -> UpstreamHttp {
 }
 
 fn local(reader: &Reader<'_>, scope: &InboundScope, target: u16, protocol: Protocol) -> Cluster {
-    let discovery = Discovery::OriginalDst { use_http_header: false, port_override: None, keep_forever: true };
+    let discovery = Discovery::OriginalDst {
+        use_http_header: false,
+        port_override: None,
+        keep_forever: true,
+    };
     let mut c = cluster::bare(reader, ClusterName::Inbound { port: target }, discovery);
     c.balancing.policy = Policy::ClusterProvided;
     c.balancing.explicit_common = true;
@@ -386,24 +548,35 @@ fn local(reader: &Reader<'_>, scope: &InboundScope, target: u16, protocol: Proto
 }
 
 /// The upstream of an ingress listener: the endpoint written, else the application at its own address.
-fn ingress_cluster(reader: &Reader<'_>, scope: &InboundScope, s: &Served, i: &IstioIngressListener) -> Cluster {
+fn ingress_cluster(
+    reader: &Reader<'_>,
+    scope: &InboundScope,
+    s: &Served,
+    i: &IstioIngressListener,
+) -> Cluster {
     let mut c = local(reader, scope, s.target, s.protocol);
     let loopbacks = scope.client.families.loopbacks();
     let address = if let Some(path) = i.default_endpoint.strip_prefix("unix://") {
         Some(Address::Unix(Text::from(path)))
     } else {
-        i.default_endpoint.rsplit_once(':').and_then(|(host, port)| {
-            let port: u16 = port.parse().ok()?;
-            match host {
-                "127.0.0.1" | "[::1]" => Some(Address::Socket(Text::from(loopbacks[0]), port)),
-                // The original address, on another port.
-                "0.0.0.0" | "[::]" => {
-                    c.discovery = Discovery::OriginalDst { use_http_header: false, port_override: (port != s.target).then_some(port), keep_forever: true };
-                    None
+        i.default_endpoint
+            .rsplit_once(':')
+            .and_then(|(host, port)| {
+                let port: u16 = port.parse().ok()?;
+                match host {
+                    "127.0.0.1" | "[::1]" => Some(Address::Socket(Text::from(loopbacks[0]), port)),
+                    // The original address, on another port.
+                    "0.0.0.0" | "[::]" => {
+                        c.discovery = Discovery::OriginalDst {
+                            use_http_header: false,
+                            port_override: (port != s.target).then_some(port),
+                            keep_forever: true,
+                        };
+                        None
+                    }
+                    other => Some(Address::Socket(Text::from(other), port)),
                 }
-                other => Some(Address::Socket(Text::from(other), port)),
-            }
-        })
+            })
     };
     if let Some(address) = address {
         let e = endpoint::Endpoint {
@@ -415,8 +588,18 @@ fn ingress_cluster(reader: &Reader<'_>, scope: &InboundScope, s: &Served, i: &Is
             workload: Text::default(),
             hostname: Text::default(),
         };
-        let group = EndpointGroup { locality: Locality::default(), priority: 0, weight: 0, endpoints: vec![e] };
-        let set = EndpointSet { cluster: c.name.clone(), groups: vec![group], overprovisioning: None, with_health: false };
+        let group = EndpointGroup {
+            locality: Locality::default(),
+            priority: 0,
+            weight: 0,
+            endpoints: vec![e],
+        };
+        let set = EndpointSet {
+            cluster: c.name.clone(),
+            groups: vec![group],
+            overprovisioning: None,
+            with_health: false,
+        };
         c.discovery = Discovery::StaticEndpoints(set);
         c.balancing.policy = Policy::RoundRobin;
         c.source_address = None;

@@ -19,7 +19,10 @@ pub mod scope;
 pub mod virtual_service;
 pub mod visibility;
 
-pub use scope::{Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope, NameScope, ProxyKind, RouteScope};
+pub use scope::{
+    Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope,
+    NameScope, ProxyKind, RouteScope,
+};
 
 /// A string that is shared, not copied.
 pub type Text = std::sync::Arc<str>;

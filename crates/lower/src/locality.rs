@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use pilotfish_config::networking::{LoadBalancerSettings, LocalityDistribute, LocalityFailover, LocalityLoadBalancerSetting};
+use pilotfish_config::networking::{
+    LoadBalancerSettings, LocalityDistribute, LocalityFailover, LocalityLoadBalancerSetting,
+};
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Endpoint, Locality, Reader, Service};
 
@@ -37,22 +39,34 @@ impl Preference {
 
     /// Whether the cluster must honour locality weights.
     pub fn weighted(&self, outlier: bool) -> bool {
-        !self.distribute.is_empty() || ((outlier || self.force) && (!self.failover.is_empty() || !self.failover_priority.is_empty()))
+        !self.distribute.is_empty()
+            || ((outlier || self.force)
+                && (!self.failover.is_empty() || !self.failover_priority.is_empty()))
     }
 }
 
 /// The preference for a destination: of its rule, of the service itself, of the mesh.
-pub fn preference(reader: &Reader<'_>, lb: Option<&LoadBalancerSettings>, service: &Service) -> Option<Preference> {
+pub fn preference(
+    reader: &Reader<'_>,
+    lb: Option<&LoadBalancerSettings>,
+    service: &Service,
+) -> Option<Preference> {
     if let Some(setting) = lb.and_then(|l| l.locality_lb_setting.as_ref()) {
         return (setting.enabled != Some(false)).then(|| Preference::of(setting));
     }
     let labels: &[&str] = match service.traffic_distribution {
         TrafficDistribution::Any => &[],
-        TrafficDistribution::PreferClose | TrafficDistribution::PreferSameZone => &[NETWORK, REGION, ZONE],
+        TrafficDistribution::PreferClose | TrafficDistribution::PreferSameZone => {
+            &[NETWORK, REGION, ZONE]
+        }
         TrafficDistribution::PreferSameNode => &[NETWORK, REGION, ZONE, SUBZONE, HOSTNAME],
     };
     if !labels.is_empty() {
-        return Some(Preference { failover_priority: labels.iter().map(ToString::to_string).collect(), force: true, ..Default::default() });
+        return Some(Preference {
+            failover_priority: labels.iter().map(ToString::to_string).collect(),
+            force: true,
+            ..Default::default()
+        });
     }
     let setting = reader.mesh().locality_lb_setting.as_ref()?;
     (setting.enabled != Some(false)).then(|| Preference::of(setting))
@@ -80,7 +94,12 @@ pub trait Member {
 }
 
 /// Gives groups their priorities and weights.
-pub fn apply<E: Member + Clone>(groups: Vec<Group<E>>, preference: &Preference, scope: &EndpointScope, outlier: bool) -> Vec<Group<E>> {
+pub fn apply<E: Member + Clone>(
+    groups: Vec<Group<E>>,
+    preference: &Preference,
+    scope: &EndpointScope,
+    outlier: bool,
+) -> Vec<Group<E>> {
     if !preference.distribute.is_empty() {
         return distribute(groups, &preference.distribute, &scope.locality);
     }
@@ -91,7 +110,11 @@ pub fn apply<E: Member + Clone>(groups: Vec<Group<E>>, preference: &Preference, 
         return failover(groups, &preference.failover, &scope.locality);
     }
     let groups = by_labels(groups, &preference.failover_priority, scope);
-    if preference.failover.is_empty() { groups } else { failover(groups, &preference.failover, &scope.locality) }
+    if preference.failover.is_empty() {
+        groups
+    } else {
+        failover(groups, &preference.failover, &scope.locality)
+    }
 }
 
 /// Whether a place matches a pattern `region/zone/subzone` in which `*` ends the comparison.
@@ -107,11 +130,19 @@ fn place_matches(place: &Locality, pattern: &str) -> bool {
     true
 }
 
-fn distribute<E: Clone>(mut groups: Vec<Group<E>>, rules: &[LocalityDistribute], from: &Locality) -> Vec<Group<E>> {
-    let Some(rule) = rules.iter().find(|r| place_matches(from, &r.from)) else { return groups };
+fn distribute<E: Clone>(
+    mut groups: Vec<Group<E>>,
+    rules: &[LocalityDistribute],
+    from: &Locality,
+) -> Vec<Group<E>> {
+    let Some(rule) = rules.iter().find(|r| place_matches(from, &r.from)) else {
+        return groups;
+    };
     let mut left: Vec<usize> = (0..groups.len()).collect();
     for (pattern, weight) in &rule.to {
-        let (hit, rest): (Vec<usize>, Vec<usize>) = left.into_iter().partition(|i| place_matches(&groups[*i].locality, pattern));
+        let (hit, rest): (Vec<usize>, Vec<usize>) = left
+            .into_iter()
+            .partition(|i| place_matches(&groups[*i].locality, pattern));
         left = rest;
         let total: u64 = hit.iter().map(|i| u64::from(groups[*i].weight)).sum();
         for i in hit {
@@ -136,11 +167,18 @@ fn distance(from: &Locality, to: &Locality, failover: &[LocalityFailover]) -> u3
             (false, _) => 2,
         };
     }
-    let target = failover.iter().find(|f| f.from == *from.region).map(|f| f.to.as_str());
+    let target = failover
+        .iter()
+        .find(|f| f.from == *from.region)
+        .map(|f| f.to.as_str());
     if target == Some(&*to.region) { 3 } else { 4 }
 }
 
-fn failover<E>(mut groups: Vec<Group<E>>, rules: &[LocalityFailover], from: &Locality) -> Vec<Group<E>> {
+fn failover<E>(
+    mut groups: Vec<Group<E>>,
+    rules: &[LocalityFailover],
+    from: &Locality,
+) -> Vec<Group<E>> {
     for g in &mut groups {
         g.priority = g.priority * 5 + distance(from, &g.locality, rules);
     }
@@ -153,27 +191,43 @@ fn compact<E>(mut groups: Vec<Group<E>>) -> Vec<Group<E>> {
     used.sort_unstable();
     used.dedup();
     for g in &mut groups {
-        g.priority = used.iter().position(|p| *p == g.priority).map_or(0, |i| i as u32);
+        g.priority = used
+            .iter()
+            .position(|p| *p == g.priority)
+            .map_or(0, |i| i as u32);
     }
     groups
 }
 
 /// Splits groups by how many of the leading labels an endpoint shares with the client; more is better.
-fn by_labels<E: Member + Clone>(groups: Vec<Group<E>>, labels: &[String], scope: &EndpointScope) -> Vec<Group<E>> {
+fn by_labels<E: Member + Clone>(
+    groups: Vec<Group<E>>,
+    labels: &[String],
+    scope: &EndpointScope,
+) -> Vec<Group<E>> {
     let mut split: BTreeMap<(u32, usize), Group<E>> = BTreeMap::new();
     for (i, group) in groups.into_iter().enumerate() {
         for member in group.members {
             let priority = unmatched(labels, scope, member.facts());
             split
                 .entry((priority, i))
-                .or_insert_with(|| Group { locality: group.locality.clone(), priority, weight: 0, members: Vec::new() })
+                .or_insert_with(|| Group {
+                    locality: group.locality.clone(),
+                    priority,
+                    weight: 0,
+                    members: Vec::new(),
+                })
                 .members
                 .push(member);
         }
     }
     let mut out: Vec<Group<E>> = split.into_values().collect();
     for g in &mut out {
-        g.weight = g.members.iter().map(Member::weight).fold(0, u32::saturating_add);
+        g.weight = g
+            .members
+            .iter()
+            .map(Member::weight)
+            .fold(0, u32::saturating_add);
     }
     compact(out)
 }
@@ -183,7 +237,9 @@ fn unmatched(labels: &[String], scope: &EndpointScope, endpoint: &Endpoint) -> u
     let matched = labels
         .iter()
         .take_while(|spec| {
-            let (label, wanted) = spec.split_once('=').map_or((spec.as_str(), None), |(l, v)| (l, Some(v)));
+            let (label, wanted) = spec
+                .split_once('=')
+                .map_or((spec.as_str(), None), |(l, v)| (l, Some(v)));
             let have = endpoint_value(endpoint, label);
             match wanted {
                 Some(v) => &*have == v,

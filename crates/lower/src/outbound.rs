@@ -5,19 +5,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pilotfish_config::networking::{L4MatchAttributes, RouteDestination, TlsMatchAttributes, VirtualService};
 use pilotfish_config::Object;
+use pilotfish_config::networking::{
+    L4MatchAttributes, RouteDestination, TlsMatchAttributes, VirtualService,
+};
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
-    Chain, ChainMatch, ClientCert, Direction, DnsCache, EscapedSlashes, Handler, Http, Inspect, Ports, Routes, Side, Tcp, TcpCodec, Tracing, Transport,
+    Chain, ChainMatch, ClientCert, Direction, DnsCache, EscapedSlashes, Handler, Http, Inspect,
+    Ports, Routes, Side, Tcp, TcpCodec, Tracing, Transport,
 };
 use pilotfish_ir::route::HashPolicy;
 use pilotfish_ir::{ClusterName, Listener, Millis};
 use pilotfish_mesh::{Protocol, Reader, Registry, Resolution, Service};
 
-use crate::virtual_service::{self, selects, Place};
+use crate::virtual_service::{self, Place, selects};
 use crate::visibility::{self, Egress};
-use crate::{cluster, policy, route, Interception, ListenerScope, Text};
+use crate::{Interception, ListenerScope, Text, cluster, policy, route};
 
 /// ALPN of HTTP in plain text, as the inspector reports it.
 const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
@@ -28,15 +31,16 @@ pub fn ports(reader: &Reader<'_>, scope: &ListenerScope) -> BTreeSet<u16> {
     let client = &scope.client;
     let mut out = BTreeSet::new();
     for e in visibility::egress(reader, client) {
-        match e.port() {
-            Some((port, ..)) => {
-                out.insert(port);
-            }
-            None => {
-                let services = visibility::services(reader, client, &e);
-                out.extend(services.iter().flat_map(|s| &s.ports).filter(|p| p.protocol != Protocol::Udp).map(|p| p.number));
-            }
+        if let Some((port, ..)) = e.port() {
+            out.insert(port);
+            continue;
         }
+        let services = visibility::services(reader, client, &e);
+        let all = services.iter().flat_map(|s| &s.ports);
+        out.extend(
+            all.filter(|p| p.protocol != Protocol::Udp)
+                .map(|p| p.number),
+        );
     }
     out
 }
@@ -46,12 +50,21 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
     if scope.client.interception == Interception::None {
         return None;
     }
-    let port = u16::try_from(reader.mesh().proxy_listen_port).ok().filter(|p| *p > 0)?;
+    let port = u16::try_from(reader.mesh().proxy_listen_port)
+        .ok()
+        .filter(|p| *p > 0)?;
     let wildcards = scope.client.families.wildcards();
-    let fallthrough = if visibility::allow_any(reader, &scope.client) { ClusterName::Passthrough } else { ClusterName::BlackHole };
+    let fallthrough = if visibility::allow_any(reader, &scope.client) {
+        ClusterName::Passthrough
+    } else {
+        ClusterName::BlackHole
+    };
     let chain = |name: &str, to: ClusterName, port: Option<u16>| Chain {
         name: Text::from(name),
-        matches: ChainMatch { port, ..Default::default() },
+        matches: ChainMatch {
+            port,
+            ..Default::default()
+        },
         explicit_match: false,
         tls: None,
         handler: Handler::Tcp(tcp_to(to, Side::Client)),
@@ -71,7 +84,11 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
         continue_on_timeout: false,
         inspect_timeout: None,
         chains: vec![
-            chain("virtualOutbound-blackhole", ClusterName::BlackHole, Some(port)),
+            chain(
+                "virtualOutbound-blackhole",
+                ClusterName::BlackHole,
+                Some(port),
+            ),
             chain("virtualOutbound-catchall-tcp", fallthrough, None),
         ],
         default_chain: None,
@@ -80,7 +97,10 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
 }
 
 fn extra(addresses: &[&str], port: u16) -> Vec<Address> {
-    addresses.iter().map(|a| Address::Socket(Text::from(*a), port)).collect()
+    addresses
+        .iter()
+        .map(|a| Address::Socket(Text::from(*a), port))
+        .collect()
 }
 
 /// Bytes to one cluster that names its own statistics.
@@ -102,9 +122,13 @@ fn stat_name(cluster: &ClusterName) -> Text {
     match cluster {
         ClusterName::Passthrough => Text::from("PassthroughCluster"),
         ClusterName::BlackHole => Text::from("BlackHoleCluster"),
-        ClusterName::InboundPassthrough | ClusterName::InboundPassthroughV6 => Text::from("InboundPassthroughCluster"),
+        ClusterName::InboundPassthrough | ClusterName::InboundPassthroughV6 => {
+            Text::from("InboundPassthroughCluster")
+        }
         ClusterName::Inbound { port } => Text::from(format!("inbound|{port}||")),
-        ClusterName::Outbound { port, subset, host } => Text::from(format!("outbound|{port}|{subset}|{host}")),
+        ClusterName::Outbound { port, subset, host } => {
+            Text::from(format!("outbound|{port}|{subset}|{host}"))
+        }
     }
 }
 
@@ -137,23 +161,41 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
             continue;
         }
         if written.is_none() {
-            entries.values_mut().for_each(|e| e.locked = true);
+            for earlier in entries.values_mut() {
+                earlier.locked = true;
+            }
         }
         if !can_bind(scope, &e, port) {
             continue;
         }
         for service in visibility::services_on_port(reader, &scope.client, &e, port) {
-            let Some(own) = service.port(port) else { continue };
+            let Some(own) = service.port(port) else {
+                continue;
+            };
             // Each address of a ServiceEntry has a listener of its own.
-            let each = service.registry == Registry::External && !own.protocol.is_http() && e.bind_addresses(&scope.client).is_empty();
+            let each = service.registry == Registry::External
+                && !own.protocol.is_http()
+                && e.bind_addresses(&scope.client).is_empty();
             let protocol = written.map_or(own.protocol, |(_, p, _)| p);
-            let offer = |binds| Offer { service, number: port, protocol, binds, bind_to_port: e.binds(&scope.client) };
+            let offer = |binds| Offer {
+                service,
+                number: port,
+                protocol,
+                binds,
+                bind_to_port: e.binds(&scope.client),
+            };
             let binds = e.bind_addresses(&scope.client);
-            if written.is_none() && binds.is_empty() && listens_per_endpoint(scope, service, protocol) {
+            if written.is_none()
+                && binds.is_empty()
+                && listens_per_endpoint(scope, service, protocol)
+            {
                 for binds in endpoint_addresses(reader, scope, service, port) {
                     add(reader, scope, &mut entries, offer(binds));
                 }
-                if !(service.registry == Registry::External && service.selector.is_none() && no_endpoints(reader, service, port)) {
+                if !(service.registry == Registry::External
+                    && service.selector.is_none()
+                    && no_endpoints(reader, service, port))
+                {
                     continue;
                 }
             }
@@ -166,7 +208,10 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
             add(reader, scope, &mut entries, offer(binds));
         }
     }
-    entries.into_values().map(|e| finish(reader, scope, e, port)).collect()
+    entries
+        .into_values()
+        .map(|e| finish(reader, scope, e, port))
+        .collect()
 }
 
 /// Ports the proxy itself listens on, or may not bind, are left alone.
@@ -185,30 +230,68 @@ fn listens_per_endpoint(scope: &ListenerScope, service: &Service, protocol: Prot
 }
 
 fn no_endpoints(reader: &Reader<'_>, service: &Service, port: u16) -> bool {
-    let name = service.port(port).map(|p| p.name.clone()).unwrap_or_default();
-    reader.endpoints(&service.id).and_then(|e| e.by_port.get(&name)).is_none_or(Vec::is_empty)
+    let name = service
+        .port(port)
+        .map(|p| p.name.clone())
+        .unwrap_or_default();
+    reader
+        .endpoints(&service.id)
+        .and_then(|e| e.by_port.get(&name))
+        .is_none_or(Vec::is_empty)
 }
 
-fn endpoint_addresses(reader: &Reader<'_>, scope: &ListenerScope, service: &Service, port: u16) -> Vec<Vec<Text>> {
-    let name = service.port(port).map(|p| p.name.clone()).unwrap_or_default();
-    let all = reader.endpoints(&service.id).and_then(|e| e.by_port.get(&name)).map_or(&[][..], Vec::as_slice);
+fn endpoint_addresses(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    service: &Service,
+    port: u16,
+) -> Vec<Vec<Text>> {
+    let name = service
+        .port(port)
+        .map(|p| p.name.clone())
+        .unwrap_or_default();
+    let all = reader
+        .endpoints(&service.id)
+        .and_then(|e| e.by_port.get(&name))
+        .map_or(&[][..], Vec::as_slice);
     all.iter()
-        .filter(|e| e.addresses.iter().all(|a| a.parse::<std::net::IpAddr>().is_ok()))
+        .filter(|e| {
+            e.addresses
+                .iter()
+                .all(|a| a.parse::<std::net::IpAddr>().is_ok())
+        })
         .filter(|e| e.addresses.first() != scope.own_address.as_ref())
         .map(|e| e.addresses.clone())
         .filter(|a| !a.is_empty())
         .collect()
 }
 
-fn add(reader: &Reader<'_>, scope: &ListenerScope, entries: &mut BTreeMap<Text, Entry>, mut offer: Offer<'_>) {
+fn add(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    entries: &mut BTreeMap<Text, Entry>,
+    mut offer: Offer<'_>,
+) {
     if offer.service.resolution == Resolution::Alias || offer.protocol == Protocol::Udp {
         return;
     }
-    let wildcards: Vec<Text> = scope.client.families.wildcards().iter().map(|w| Text::from(*w)).collect();
+    let wildcards: Vec<Text> = scope
+        .client
+        .families
+        .wildcards()
+        .iter()
+        .map(|w| Text::from(*w))
+        .collect();
     let mut networks: Vec<Text> = Vec::new();
     if offer.binds.is_empty() {
-        offer.binds = if offer.protocol.is_http() { wildcards.clone() } else { visibility::addresses(offer.service, &scope.client) };
-        if *offer.binds[0] == *visibility::UNSPECIFIED && offer.service.registry == Registry::External {
+        offer.binds = if offer.protocol.is_http() {
+            wildcards.clone()
+        } else {
+            visibility::addresses(offer.service, &scope.client)
+        };
+        if *offer.binds[0] == *visibility::UNSPECIFIED
+            && offer.service.registry == Registry::External
+        {
             offer.binds.clone_from(&wildcards);
         }
     }
@@ -219,7 +302,16 @@ fn add(reader: &Reader<'_>, scope: &ListenerScope, entries: &mut BTreeMap<Text, 
     let Some(entry) = entries.get_mut(&offer.binds[0]) else {
         let key = offer.binds[0].clone();
         let (chains, protocol) = chains(reader, scope, &offer, &networks, on_wildcard);
-        entries.insert(key, Entry { binds: offer.binds, bind_to_port: offer.bind_to_port, chains, protocol, locked: false });
+        entries.insert(
+            key,
+            Entry {
+                binds: offer.binds,
+                bind_to_port: offer.bind_to_port,
+                chains,
+                protocol,
+                locked: false,
+            },
+        );
         return;
     };
     if entry.locked || special(offer.protocol, entry.protocol) {
@@ -233,11 +325,21 @@ fn add(reader: &Reader<'_>, scope: &ListenerScope, entries: &mut BTreeMap<Text, 
     }
     let (chains, protocol) = chains(reader, scope, &offer, &networks, on_wildcard);
     if new_auto && old_http {
-        *entry = Entry { binds: offer.binds, bind_to_port: offer.bind_to_port, chains, protocol, locked: false };
+        *entry = Entry {
+            binds: offer.binds,
+            bind_to_port: offer.bind_to_port,
+            chains,
+            protocol,
+            locked: false,
+        };
         return;
     }
     for c in chains {
-        if !entry.chains.iter().any(|have| same_traffic(&have.matches, &c.matches)) {
+        if !entry
+            .chains
+            .iter()
+            .any(|have| same_traffic(&have.matches, &c.matches))
+        {
             entry.chains.push(c);
         }
     }
@@ -253,21 +355,50 @@ fn special(new: Protocol, old: Protocol) -> bool {
 }
 
 fn same_traffic(a: &ChainMatch, b: &ChainMatch) -> bool {
-    let names = |m: &ChainMatch| m.server_names.iter().filter(|n| &***n != "*").cloned().collect::<BTreeSet<_>>();
+    let names = |m: &ChainMatch| {
+        m.server_names
+            .iter()
+            .filter(|n| &***n != "*")
+            .cloned()
+            .collect::<BTreeSet<_>>()
+    };
     let nets = |m: &ChainMatch| m.networks.iter().cloned().collect::<BTreeSet<_>>();
     a.transport == b.transport && a.alpn == b.alpn && names(a) == names(b) && nets(a) == nets(b)
 }
 
 /// Chains for one service, and what a listener made of them speaks.
-fn chains(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, networks: &[Text], on_wildcard: bool) -> (Vec<Chain>, Protocol) {
+fn chains(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[Text],
+    on_wildcard: bool,
+) -> (Vec<Chain>, Protocol) {
     if offer.protocol.is_http() {
         let detect = on_wildcard && offer.protocol != Protocol::HttpProxy;
-        let chain = http_chain(reader, scope, offer, Text::from(offer.number.to_string()), detect);
-        return (vec![chain], if detect { Protocol::Auto } else { offer.protocol });
+        let chain = http_chain(
+            reader,
+            scope,
+            offer,
+            Text::from(offer.number.to_string()),
+            detect,
+        );
+        return (
+            vec![chain],
+            if detect {
+                Protocol::Auto
+            } else {
+                offer.protocol
+            },
+        );
     }
     let mut out = tcp_chains(reader, scope, offer, networks, on_wildcard);
     if offer.protocol.is_auto() {
-        let name = if on_wildcard { offer.number.to_string() } else { format!("{}:{}", offer.service.id.host, offer.number) };
+        let name = if on_wildcard {
+            offer.number.to_string()
+        } else {
+            format!("{}:{}", offer.service.id.host, offer.number)
+        };
         out.push(http_chain(reader, scope, offer, Text::from(name), true));
     }
     (out, offer.protocol)
@@ -282,14 +413,27 @@ pub(crate) fn network(s: &str) -> Option<(Text, u8)> {
     Some((Text::from(s), if ip.is_ipv4() { 32 } else { 128 }))
 }
 
-fn tcp_chains(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, networks: &[Text], on_wildcard: bool) -> Vec<Chain> {
+fn tcp_chains(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[Text],
+    on_wildcard: bool,
+) -> Vec<Chain> {
     let service = offer.service;
-    let nets: Vec<(Text, u8)> = networks.iter().filter_map(|n| network(n)).filter(|(a, _)| &**a != visibility::UNSPECIFIED).collect();
+    let nets: Vec<(Text, u8)> = networks
+        .iter()
+        .filter_map(|n| network(n))
+        .filter(|(a, _)| &**a != visibility::UNSPECIFIED)
+        .collect();
     let written = route::virtual_service_for(reader, &scope.client, &service.id.host);
     if let Some((object, vs)) = written {
         reader.uses(&object.key);
         let mut out = written_chains(reader, scope, offer, &nets, object, vs);
-        let complete = out.iter().any(|c| c.matches.networks == nets && (!c.matches.server_names.is_empty() || !offer.protocol.is_tls()));
+        let complete = out.iter().any(|c| {
+            c.matches.networks == nets
+                && (!c.matches.server_names.is_empty() || !offer.protocol.is_tls())
+        });
         if complete || (offer.protocol.is_tls() && !out.is_empty()) {
             return out;
         }
@@ -299,31 +443,75 @@ fn tcp_chains(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, net
     vec![default_tcp_chain(reader, scope, offer, nets, on_wildcard)]
 }
 
-fn default_tcp_chain(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, networks: Vec<(Text, u8)>, on_wildcard: bool) -> Chain {
+fn default_tcp_chain(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: Vec<(Text, u8)>,
+    on_wildcard: bool,
+) -> Chain {
     let service = offer.service;
-    let port = if service.ports.len() == 1 { service.ports[0].number } else { offer.number };
-    let cluster = ClusterName::Outbound { port, subset: Text::default(), host: service.id.host.clone() };
+    let port = if service.ports.len() == 1 {
+        service.ports[0].number
+    } else {
+        offer.number
+    };
+    let cluster = ClusterName::Outbound {
+        port,
+        subset: Text::default(),
+        host: service.id.host.clone(),
+    };
     // On a shared address only the server name tells TLS services apart.
-    let by_name = offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
+    let by_name =
+        offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
     let mut tcp = tcp_to(cluster, Side::Client);
     tcp.codec = codec(reader, offer.protocol);
     limit(reader, scope, &mut tcp, service, "", port);
     if service.resolution == Resolution::DynamicDns && offer.protocol.is_tls() {
-        tcp.forward_by_sni = Some(DnsCache { host: service.id.host.clone(), family: cluster::dns_family(scope.client.families), port: offer.number });
+        tcp.forward_by_sni = Some(DnsCache {
+            host: service.id.host.clone(),
+            family: cluster::dns_family(scope.client.families),
+            port: offer.number,
+        });
     }
-    let server_names = if by_name { vec![service.id.host.clone()] } else { Vec::new() };
-    chain(ChainMatch { networks, server_names, ..Default::default() }, Handler::Tcp(tcp))
+    let server_names = if by_name {
+        vec![service.id.host.clone()]
+    } else {
+        Vec::new()
+    };
+    chain(
+        ChainMatch {
+            networks,
+            server_names,
+            ..Default::default()
+        },
+        Handler::Tcp(tcp),
+    )
 }
 
 /// What the rule of a destination says about byte streams to it.
-fn limit(reader: &Reader<'_>, scope: &ListenerScope, tcp: &mut Tcp, service: &Service, subset: &str, port: u16) {
+fn limit(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    tcp: &mut Tcp,
+    service: &Service,
+    subset: &str,
+    port: u16,
+) {
     let rule = policy::rule(reader, &scope.client, service);
     let subset = rule.and_then(|r| r.subset(subset));
     let effective = policy::effective(rule, subset, port);
     let settings = effective.connection_pool.and_then(|p| p.tcp);
-    tcp.idle_timeout = settings.as_ref().and_then(|t| t.idle_timeout).map(|d| d.get().into());
-    tcp.max_duration = settings.as_ref().and_then(|t| t.max_connection_duration).map(|d| d.get().into());
-    tcp.hash_source_ip = policy::hash_policy(effective.load_balancer.as_ref()) == Some(HashPolicy::SourceIp);
+    tcp.idle_timeout = settings
+        .as_ref()
+        .and_then(|t| t.idle_timeout)
+        .map(|d| d.get().into());
+    tcp.max_duration = settings
+        .as_ref()
+        .and_then(|t| t.max_connection_duration)
+        .map(|d| d.get().into());
+    tcp.hash_source_ip =
+        policy::hash_policy(effective.load_balancer.as_ref()) == Some(HashPolicy::SourceIp);
 }
 
 /// Chains a VirtualService writes for TCP or TLS traffic to a host.
@@ -337,18 +525,36 @@ fn written_chains(
 ) -> Vec<Chain> {
     let mut out = Vec::new();
     let subnets = |own: &[String]| {
-        if own.is_empty() { networks.to_vec() } else { own.iter().filter_map(|s| network(s)).collect() }
+        if own.is_empty() {
+            networks.to_vec()
+        } else {
+            own.iter().filter_map(|s| network(s)).collect()
+        }
     };
     let origin = Some(virtual_service::path_of(object, "virtual-service"));
     if offer.protocol.is_tls() {
         for tls in vs.tls.iter().filter(|t| !t.route.is_empty()) {
-            for m in tls.r#match.iter().filter(|m| tls_applies(m, scope, offer.number)) {
+            for m in tls
+                .r#match
+                .iter()
+                .filter(|m| tls_applies(m, scope, offer.number))
+            {
                 let server_names = m.sni_hosts.iter().map(|s| Text::from(s.as_str())).collect();
-                let matches = ChainMatch { networks: subnets(&m.destination_subnets), server_names, ..Default::default() };
-                if out.iter().any(|c: &Chain| same_traffic(&c.matches, &matches)) {
+                let matches = ChainMatch {
+                    networks: subnets(&m.destination_subnets),
+                    server_names,
+                    ..Default::default()
+                };
+                if out
+                    .iter()
+                    .any(|c: &Chain| same_traffic(&c.matches, &matches))
+                {
                     continue;
                 }
-                let mut c = chain(matches, Handler::Tcp(weighted(reader, scope, offer, object, &tls.route)));
+                let mut c = chain(
+                    matches,
+                    Handler::Tcp(weighted(reader, scope, offer, object, &tls.route)),
+                );
                 c.origin.clone_from(&origin);
                 out.push(c);
             }
@@ -356,14 +562,29 @@ fn written_chains(
         return out;
     }
     for tcp in vs.tcp.iter().filter(|t| !t.route.is_empty()) {
-        let hit = tcp.r#match.iter().find(|m| tcp_applies(m, scope, offer.number));
+        let hit = tcp
+            .r#match
+            .iter()
+            .find(|m| tcp_applies(m, scope, offer.number));
         if !tcp.r#match.is_empty() && hit.is_none() {
             continue;
         }
-        let own: Vec<String> = tcp.r#match.iter().filter(|m| tcp_applies(m, scope, offer.number)).flat_map(|m| m.destination_subnets.clone()).collect();
-        let everything = tcp.r#match.is_empty() || hit.is_some_and(|m| m.destination_subnets.is_empty());
-        let matches = ChainMatch { networks: subnets(if everything { &[] } else { &own }), ..Default::default() };
-        let mut c = chain(matches, Handler::Tcp(weighted(reader, scope, offer, object, &tcp.route)));
+        let own: Vec<String> = tcp
+            .r#match
+            .iter()
+            .filter(|m| tcp_applies(m, scope, offer.number))
+            .flat_map(|m| m.destination_subnets.clone())
+            .collect();
+        let everything =
+            tcp.r#match.is_empty() || hit.is_some_and(|m| m.destination_subnets.is_empty());
+        let matches = ChainMatch {
+            networks: subnets(if everything { &[] } else { &own }),
+            ..Default::default()
+        };
+        let mut c = chain(
+            matches,
+            Handler::Tcp(weighted(reader, scope, offer, object, &tcp.route)),
+        );
         c.origin = origin.clone().filter(|_| everything);
         out.push(c);
         if everything {
@@ -391,15 +612,29 @@ fn tcp_applies(m: &L4MatchAttributes, scope: &ListenerScope, port: u16) -> bool 
         && (m.source_namespace.is_empty() || m.source_namespace == *scope.client.namespace)
 }
 
-fn weighted(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, object: &Object, routes: &[RouteDestination]) -> Tcp {
-    let place = Place { client: &scope.client, port: offer.number, gateways: &[], tls: false };
+fn weighted(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    object: &Object,
+    routes: &[RouteDestination],
+) -> Tcp {
+    let place = Place {
+        client: &scope.client,
+        port: offer.number,
+        gateways: &[],
+        tls: false,
+    };
     let several = routes.len() > 1;
     let to: Vec<(ClusterName, u32)> = routes
         .iter()
         .filter(|r| !several || r.weight > 0)
         .filter_map(|r| {
             let d = r.destination.as_ref()?;
-            Some((virtual_service::cluster(reader, place, &object.key.namespace, d), u32::try_from(r.weight).unwrap_or(0)))
+            Some((
+                virtual_service::cluster(reader, place, &object.key.namespace, d),
+                u32::try_from(r.weight).unwrap_or(0),
+            ))
         })
         .collect();
     let stat_prefix = match to.as_slice() {
@@ -417,7 +652,13 @@ fn weighted(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, objec
 
 /// Protocols whose statistics Envoy can keep; some only if switched on.
 pub(crate) fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
-    let on = |name: &str, default: bool| reader.settings().features.get(name).map_or(default, |v| &**v == "true");
+    let on = |name: &str, default: bool| {
+        reader
+            .settings()
+            .features
+            .get(name)
+            .map_or(default, |v| &**v == "true")
+    };
     match p {
         Protocol::Mongo if on("PILOT_ENABLE_MONGO_FILTER", true) => TcpCodec::Mongo,
         Protocol::MySql if on("PILOT_ENABLE_MYSQL_FILTER", false) => TcpCodec::MySql,
@@ -439,16 +680,30 @@ fn chain(matches: ChainMatch, handler: Handler) -> Chain {
     }
 }
 
-fn http_chain(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, table: Text, detect: bool) -> Chain {
+fn http_chain(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    table: Text,
+    detect: bool,
+) -> Chain {
     let mut h = http(reader, Side::Client, scope.tracing.clone(), scope.http10);
     h.routes = Routes::Discovered(table);
     h.grpc_web = offer.protocol == Protocol::GrpcWeb;
     h.use_remote_address = Some(false);
     if offer.service.resolution == Resolution::DynamicDns {
-        h.dns_caches.push(DnsCache { host: offer.service.id.host.clone(), family: cluster::dns_family(scope.client.families), port: offer.number });
+        h.dns_caches.push(DnsCache {
+            host: offer.service.id.host.clone(),
+            family: cluster::dns_family(scope.client.families),
+            port: offer.number,
+        });
     }
     let matches = if detect {
-        ChainMatch { transport: Some(Transport::Plain), alpn: PLAIN_HTTP.iter().map(|s| Text::from(*s)).collect(), ..Default::default() }
+        ChainMatch {
+            transport: Some(Transport::Plain),
+            alpn: PLAIN_HTTP.iter().map(|s| Text::from(*s)).collect(),
+            ..Default::default()
+        }
     } else {
         ChainMatch::default()
     };
@@ -458,7 +713,11 @@ fn http_chain(reader: &Reader<'_>, scope: &ListenerScope, offer: &Offer<'_>, tab
 /// HTTP handling as the mesh configures it; the caller says where the routes are.
 pub(crate) fn http(reader: &Reader<'_>, side: Side, tracing: Tracing, http10: bool) -> Http {
     use pilotfish_config::mesh::NormalizationType as N;
-    let normalization = reader.mesh().path_normalization.as_ref().map_or(N::Default, |p| p.normalization);
+    let normalization = reader
+        .mesh()
+        .path_normalization
+        .as_ref()
+        .map_or(N::Default, |p| p.normalization);
     Http {
         side,
         stat_prefix: Text::default(),
@@ -469,7 +728,11 @@ pub(crate) fn http(reader: &Reader<'_>, side: Side, tracing: Tracing, http10: bo
         tracing,
         normalize_path: normalization != N::None,
         merge_slashes: matches!(normalization, N::MergeSlashes | N::DecodeAndMergeSlashes),
-        escaped_slashes: if normalization == N::DecodeAndMergeSlashes { EscapedSlashes::Unescape } else { EscapedSlashes::Keep },
+        escaped_slashes: if normalization == N::DecodeAndMergeSlashes {
+            EscapedSlashes::Unescape
+        } else {
+            EscapedSlashes::Keep
+        },
         use_remote_address: Some(false),
         client_cert: ClientCert::Sanitize,
         forward_continue: true,
@@ -481,14 +744,19 @@ pub(crate) fn http(reader: &Reader<'_>, side: Side, tracing: Tracing, http10: bo
 
 /// The name of a listener.
 pub(crate) fn listener_name(bind: &str, port: u16) -> Text {
-    if bind.starts_with("unix://") { Text::from(bind) } else { Text::from(format!("{bind}_{port}")) }
+    if bind.starts_with("unix://") {
+        Text::from(bind)
+    } else {
+        Text::from(format!("{bind}_{port}"))
+    }
 }
 
 fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -> Listener {
     let name = listener_name(&entry.binds[0], port);
     let needs_http = entry.chains.iter().any(|c| !c.matches.alpn.is_empty());
     let needs_tls = entry.chains.iter().any(|c| {
-        !c.matches.server_names.is_empty() || matches!(&c.handler, Handler::Tcp(t) if t.forward_by_sni.is_some())
+        !c.matches.server_names.is_empty()
+            || matches!(&c.handler, Handler::Tcp(t) if t.forward_by_sni.is_some())
     });
     let (mut chains, mut default_chain) = (Vec::new(), None);
     for mut c in entry.chains {
@@ -499,7 +767,11 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
         if wild {
             c.matches.server_names.clear();
         }
-        if c.matches == ChainMatch::default() && default_chain.is_none() { default_chain = Some(c) } else { chains.push(c) }
+        if c.matches == ChainMatch::default() && default_chain.is_none() {
+            default_chain = Some(c);
+        } else {
+            chains.push(c);
+        }
     }
     match &default_chain {
         Some(_) if chains.is_empty() => chains.extend(default_chain.take()),
@@ -510,7 +782,10 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
         Some(path) => Address::Unix(Text::from(path)),
         None => Address::Socket(a.clone(), port),
     };
-    let detection: Millis = reader.mesh().protocol_detection_timeout.map_or(Millis(0), |d| d.get().into());
+    let detection: Millis = reader
+        .mesh()
+        .protocol_detection_timeout
+        .map_or(Millis(0), |d| d.get().into());
     Listener {
         name,
         address: address(&entry.binds[0]),
@@ -519,7 +794,11 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
         bind: entry.bind_to_port,
         use_original_dst: false,
         transparent: false,
-        inspect: Inspect { tls: needs_tls.then_some(Ports::ALL), http: needs_http.then_some(Ports::ALL), ..Default::default() },
+        inspect: Inspect {
+            tls: needs_tls.then_some(Ports::ALL),
+            http: needs_http.then_some(Ports::ALL),
+            ..Default::default()
+        },
         continue_on_timeout: true,
         inspect_timeout: Some(if needs_http { detection } else { Millis(0) }),
         chains,
@@ -530,7 +809,11 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
 
 /// Where connections go that match no chain.
 fn fallthrough(reader: &Reader<'_>, scope: &ListenerScope) -> Chain {
-    let to = if visibility::allow_any(reader, &scope.client) { ClusterName::Passthrough } else { ClusterName::BlackHole };
+    let to = if visibility::allow_any(reader, &scope.client) {
+        ClusterName::Passthrough
+    } else {
+        ClusterName::BlackHole
+    };
     Chain {
         name: Text::from("PassthroughFilterChain"),
         matches: ChainMatch::default(),

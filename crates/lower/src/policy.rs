@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use pilotfish_config::networking::{
-    ConnectionPoolSettings, DestinationRule, H2UpgradePolicy, LoadBalancerSettings, OutlierDetection, PortTrafficPolicy, SimpleLb, Subset, TrafficPolicy,
-};
 use pilotfish_config::Object;
+use pilotfish_config::networking::{
+    ConnectionPoolSettings, DestinationRule, H2UpgradePolicy, LoadBalancerSettings,
+    OutlierDetection, PortTrafficPolicy, SimpleLb, Subset, TrafficPolicy,
+};
+use pilotfish_ir::Millis;
 use pilotfish_ir::cluster::{self as ir, ConnectionPool, Keepalive, Policy, Warmup};
 use pilotfish_ir::route::HashPolicy;
-use pilotfish_ir::Millis;
-use pilotfish_mesh::{host, ExportTo, Reader, Service};
+use pilotfish_mesh::{ExportTo, Reader, Service, host};
 
 use crate::{Client, Text};
 
@@ -26,7 +27,10 @@ impl<'w> Rule<'w> {
     /// The path telemetry names it by.
     pub fn path(&self) -> Text {
         let k = &self.object.key;
-        Text::from(format!("/apis/networking.istio.io/v1/namespaces/{}/destination-rule/{}", k.namespace, k.name))
+        Text::from(format!(
+            "/apis/networking.istio.io/v1/namespaces/{}/destination-rule/{}",
+            k.namespace, k.name
+        ))
     }
 
     /// A subset by name.
@@ -44,7 +48,11 @@ pub fn export_to(own: &[String], default: &[String], namespace: &str) -> ExportT
     if list.iter().any(|e| e == "~") {
         return ExportTo::None;
     }
-    ExportTo::Namespaces(list.iter().map(|e| Text::from(if e == "." { namespace } else { e })).collect())
+    ExportTo::Namespaces(
+        list.iter()
+            .map(|e| Text::from(if e == "." { namespace } else { e }))
+            .collect(),
+    )
 }
 
 /// The rule that applies to a service: the most specific host wins; for one host the client's namespace is asked first,
@@ -53,19 +61,34 @@ pub fn rule<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Opti
     let mesh = reader.mesh();
     let root = mesh.root_namespace.as_str();
     let visible = |o: &Arc<Object>, spec: &DestinationRule| {
-        export_to(&spec.export_to, &mesh.default_destination_rule_export_to, &o.key.namespace).visible(&client.namespace, &o.key.namespace)
+        export_to(
+            &spec.export_to,
+            &mesh.default_destination_rule_export_to,
+            &o.key.namespace,
+        )
+        .visible(&client.namespace, &o.key.namespace)
     };
     let selected = |spec: &DestinationRule| {
-        spec.workload_selector
-            .as_ref()
-            .is_none_or(|s| s.match_labels.iter().all(|(k, v)| client.labels.get(k.as_str()).is_some_and(|have| **have == **v)))
+        spec.workload_selector.as_ref().is_none_or(|s| {
+            s.match_labels.iter().all(|(k, v)| {
+                client
+                    .labels
+                    .get(k.as_str())
+                    .is_some_and(|have| **have == **v)
+            })
+        })
     };
-    let candidates: Vec<_> = host::candidates(&service.id.host).into_iter().filter_map(|key| reader.destination_rules(&key)).collect();
+    let candidates: Vec<_> = host::candidates(&service.id.host)
+        .into_iter()
+        .filter_map(|key| reader.destination_rules(&key))
+        .collect();
     let in_namespace = |ns: &str| {
         candidates.iter().find_map(|ranked| {
             let mut plain = None;
             for o in ranked.iter().filter(|o| &*o.key.namespace == ns) {
-                let Some(spec) = o.get::<DestinationRule>() else { continue };
+                let Some(spec) = o.get::<DestinationRule>() else {
+                    continue;
+                };
                 if !visible(o, spec) || !selected(spec) {
                     continue;
                 }
@@ -93,7 +116,9 @@ pub fn rule<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Opti
 /// The policy for one port and subset: that of the rule at the port, with each part the subset has put over it. Settings
 /// for a port replace everything their level and the levels below say about balancing, connections, outliers and TLS.
 pub fn effective(rule: Option<Rule<'_>>, subset: Option<&Subset>, port: u16) -> TrafficPolicy {
-    let Some(rule) = rule else { return TrafficPolicy::default() };
+    let Some(rule) = rule else {
+        return TrafficPolicy::default();
+    };
     let mut policy = rule.spec.traffic_policy.clone().unwrap_or_default();
     replace_at_port(&mut policy, rule.spec.traffic_policy.as_ref(), port);
     if let Some(own) = subset.and_then(|s| s.traffic_policy.as_ref()) {
@@ -116,7 +141,10 @@ pub fn effective(rule: Option<Rule<'_>>, subset: Option<&Subset>, port: u16) -> 
 
 fn replace_at_port(policy: &mut TrafficPolicy, level: Option<&TrafficPolicy>, port: u16) {
     let at = |p: &&PortTrafficPolicy| p.port.as_ref().is_some_and(|n| n.number == u32::from(port));
-    if let Some(p) = level.and_then(|l| l.port_level_settings.iter().find(at)).cloned() {
+    if let Some(p) = level
+        .and_then(|l| l.port_level_settings.iter().find(at))
+        .cloned()
+    {
         policy.load_balancer = p.load_balancer;
         policy.connection_pool = p.connection_pool;
         policy.outlier_detection = p.outlier_detection;
@@ -131,7 +159,12 @@ fn positive(n: i32) -> Option<u32> {
 /// Connection limits of a policy over the mesh's defaults.
 pub fn pool(reader: &Reader<'_>, settings: Option<&ConnectionPoolSettings>) -> ConnectionPool {
     let mesh = reader.mesh();
-    let mut out = ConnectionPool { connect_timeout: mesh.connect_timeout.map_or(Millis::secs(10), |d| d.get().into()), ..Default::default() };
+    let mut out = ConnectionPool {
+        connect_timeout: mesh
+            .connect_timeout
+            .map_or(Millis::secs(10), |d| d.get().into()),
+        ..Default::default()
+    };
     let http = settings.and_then(|s| s.http.as_ref());
     let tcp = settings.and_then(|s| s.tcp.as_ref());
     if let Some(h) = http {
@@ -165,7 +198,11 @@ fn seconds(d: std::time::Duration) -> u32 {
 }
 
 /// Whether HTTP is upgraded to HTTP/2 upstream.
-pub fn upgrades(reader: &Reader<'_>, pool: Option<&ConnectionPoolSettings>, http_port: bool) -> bool {
+pub fn upgrades(
+    reader: &Reader<'_>,
+    pool: Option<&ConnectionPoolSettings>,
+    http_port: bool,
+) -> bool {
     if let Some(h) = pool.and_then(|p| p.http.as_ref()) {
         if h.use_client_protocol {
             return false;
@@ -183,7 +220,10 @@ pub fn upgrades(reader: &Reader<'_>, pool: Option<&ConnectionPoolSettings>, http
 pub fn outlier(settings: &OutlierDetection) -> ir::OutlierDetection {
     ir::OutlierDetection {
         split_local_origin: settings.split_external_local_origin_errors,
-        consecutive_local: settings.split_external_local_origin_errors.then_some(settings.consecutive_local_origin_failures).flatten(),
+        consecutive_local: settings
+            .split_external_local_origin_errors
+            .then_some(settings.consecutive_local_origin_failures)
+            .flatten(),
         consecutive_gateway: settings.consecutive_gateway_errors,
         consecutive_5xx: settings.consecutive_5xx_errors,
         interval: settings.interval.map(|d| d.get().into()),
@@ -194,24 +234,41 @@ pub fn outlier(settings: &OutlierDetection) -> ir::OutlierDetection {
 
 /// The balancing algorithm; `None`: the destination the application chose (PASSTHROUGH).
 pub fn algorithm(lb: Option<&LoadBalancerSettings>) -> Option<Policy> {
-    let Some(lb) = lb else { return Some(Policy::LeastRequest) };
+    let Some(lb) = lb else {
+        return Some(Policy::LeastRequest);
+    };
     if let Some(h) = &lb.consistent_hash {
         return Some(match (&h.maglev, &h.ring_hash) {
-            (Some(m), _) => Policy::Maglev { table: Some(m.table_size).filter(|n| *n > 0) },
-            (None, Some(r)) => Policy::RingHash { minimum: Some(r.minimum_ring_size).filter(|n| *n > 0) },
-            (None, None) => Policy::RingHash { minimum: Some(if h.minimum_ring_size > 0 { h.minimum_ring_size } else { 1024 }) },
+            (Some(m), _) => Policy::Maglev {
+                table: Some(m.table_size).filter(|n| *n > 0),
+            },
+            (None, Some(r)) => Policy::RingHash {
+                minimum: Some(r.minimum_ring_size).filter(|n| *n > 0),
+            },
+            (None, None) => Policy::RingHash {
+                minimum: Some(if h.minimum_ring_size > 0 {
+                    h.minimum_ring_size
+                } else {
+                    1024
+                }),
+            },
         });
     }
     Some(match lb.simple.unwrap_or_default() {
         SimpleLb::Random => Policy::Random,
         SimpleLb::RoundRobin => Policy::RoundRobin,
         SimpleLb::Passthrough => return None,
-        SimpleLb::Unspecified | SimpleLb::LeastConn | SimpleLb::LeastRequest => Policy::LeastRequest,
+        SimpleLb::Unspecified | SimpleLb::LeastConn | SimpleLb::LeastRequest => {
+            Policy::LeastRequest
+        }
     })
 }
 
 /// Slow start of new endpoints.
-#[expect(clippy::cast_sign_loss, reason = "clamped to be positive before the cast")]
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "clamped to be positive before the cast"
+)]
 pub fn warmup(lb: Option<&LoadBalancerSettings>) -> Option<Warmup> {
     let lb = lb?;
     if let Some(w) = &lb.warmup {
@@ -221,7 +278,11 @@ pub fn warmup(lb: Option<&LoadBalancerSettings>) -> Option<Warmup> {
             aggression: w.aggression.map(|a| (a.max(0.0) * 1000.0) as u32),
         });
     }
-    lb.warmup_duration_secs.map(|d| Warmup { window: d.get().into(), minimum_percent: None, aggression: None })
+    lb.warmup_duration_secs.map(|d| Warmup {
+        window: d.get().into(),
+        minimum_percent: None,
+        aggression: None,
+    })
 }
 
 /// What consistent hashing hashes on routes to this destination.
@@ -235,11 +296,18 @@ pub fn hash_policy(lb: Option<&LoadBalancerSettings>) -> Option<HashPolicy> {
             name: Text::from(c.name.as_str()),
             path: Text::from(c.path.as_str()),
             ttl: c.ttl.map(|d| d.get().into()),
-            attributes: c.attributes.iter().map(|a| (Text::from(a.name.as_str()), Text::from(a.value.as_str()))).collect(),
+            attributes: c
+                .attributes
+                .iter()
+                .map(|a| (Text::from(a.name.as_str()), Text::from(a.value.as_str())))
+                .collect(),
         });
     }
     if h.use_source_ip == Some(true) {
         return Some(HashPolicy::SourceIp);
     }
-    h.http_query_parameter_name.as_deref().filter(|n| !n.is_empty()).map(|n| HashPolicy::Query(Text::from(n)))
+    h.http_query_parameter_name
+        .as_deref()
+        .filter(|n| !n.is_empty())
+        .map(|n| HashPolicy::Query(Text::from(n)))
 }

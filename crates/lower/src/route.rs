@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilotfish_config::networking::VirtualService;
 use pilotfish_config::Object;
+use pilotfish_config::networking::VirtualService;
 use pilotfish_ir::route::{Action, Forward, HeaderOps, Route, RouteMatch, WeightedCluster};
 use pilotfish_ir::{ClusterName, Millis, RouteTable, VirtualHost};
-use pilotfish_mesh::{host, Port, Protocol, Reader, Resolution, Service, ServiceId};
+use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, ServiceId, host};
 
 use crate::virtual_service::{self, Place};
 use crate::visibility::{self, Egress};
-use crate::{gateway, policy, Client, ProxyKind, RouteScope, Text};
+use crate::{Client, ProxyKind, RouteScope, Text, gateway, policy};
 
 /// Which requests a table is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,13 +62,20 @@ pub enum HostKey {
 pub fn tables(reader: &Reader<'_>, scope: &RouteScope) -> BTreeSet<TableKey> {
     let client = &scope.client;
     if client.kind == ProxyKind::Router {
-        return gateway::tables(reader, client, &scope.instances).into_iter().map(TableKey::Gateway).collect();
+        return gateway::tables(reader, client, &scope.instances)
+            .into_iter()
+            .map(TableKey::Gateway)
+            .collect();
     }
     let wildcard = client.families.wildcards()[0];
     let mut out = BTreeSet::new();
     for e in visibility::egress(reader, client) {
         let written = e.port();
-        if let Some(path) = e.listener.map(|l| l.bind.as_str()).filter(|b| b.starts_with("unix://")) {
+        if let Some(path) = e
+            .listener
+            .map(|l| l.bind.as_str())
+            .filter(|b| b.starts_with("unix://"))
+        {
             out.insert(TableKey::Socket(Text::from(path)));
         }
         if let Some((port, protocol, _)) = written
@@ -77,14 +84,25 @@ pub fn tables(reader: &Reader<'_>, scope: &RouteScope) -> BTreeSet<TableKey> {
             out.insert(TableKey::Port(port));
         }
         let services = visibility::services(reader, client, &e);
-        for s in services.iter().filter(|s| s.resolution != Resolution::Alias) {
-            for p in s.ports.iter().filter(|p| written.is_none_or(|(n, ..)| n == p.number)) {
+        for s in services
+            .iter()
+            .filter(|s| s.resolution != Resolution::Alias)
+        {
+            for p in s
+                .ports
+                .iter()
+                .filter(|p| written.is_none_or(|(n, ..)| n == p.number))
+            {
                 if p.protocol.is_http() {
                     out.insert(TableKey::Port(p.number));
                 } else if p.protocol.is_auto() {
                     // A listener of its own has a table of its own.
                     let own = *visibility::addresses(s, client)[0] != *wildcard || s.is_headless();
-                    out.insert(if own { TableKey::Service(s.id.clone(), p.number) } else { TableKey::Port(p.number) });
+                    out.insert(if own {
+                        TableKey::Service(s.id.clone(), p.number)
+                    } else {
+                        TableKey::Port(p.number)
+                    });
                 }
             }
         }
@@ -94,7 +112,11 @@ pub fn tables(reader: &Reader<'_>, scope: &RouteScope) -> BTreeSet<TableKey> {
 
 /// The table without its virtual hosts.
 pub fn table(key: &TableKey) -> RouteTable {
-    RouteTable { name: key.name(), ignore_port: true, max_direct_response: Some(1024 * 1024) }
+    RouteTable {
+        name: key.name(),
+        ignore_port: true,
+        max_direct_response: Some(1024 * 1024),
+    }
 }
 
 /// The egress listener a table belongs to: the one written for its port, else the first without a port.
@@ -104,7 +126,9 @@ fn egress_for<'e, 'w>(all: &'e [Egress<'w>], key: &TableKey) -> Option<&'e Egres
         TableKey::Socket(path) => e.listener.is_some_and(|l| l.bind == **path),
         _ => e.port().is_some_and(|(n, ..)| n == port),
     };
-    all.iter().find(written).or_else(|| all.iter().find(|e| e.port().is_none()))
+    all.iter()
+        .find(written)
+        .or_else(|| all.iter().find(|e| e.port().is_none()))
 }
 
 /// The virtual hosts of a table, in the order in which they own domains: hosts of VirtualServices by age, then services.
@@ -114,7 +138,11 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
         TableKey::Service(id, _) => return vec![HostKey::Service(id.clone())],
         TableKey::Gateway(at) => {
             let hosts = gateway::hosts(reader, client, &scope.instances, at);
-            return if hosts.is_empty() { vec![HostKey::Gateway(Text::default())] } else { hosts.into_iter().map(HostKey::Gateway).collect() };
+            return if hosts.is_empty() {
+                vec![HostKey::Gateway(Text::default())]
+            } else {
+                hosts.into_iter().map(HostKey::Gateway).collect()
+            };
         }
         TableKey::Port(_) | TableKey::Socket(_) => {}
     }
@@ -122,10 +150,20 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
     let mut out = Vec::new();
     if let Some(e) = egress_for(&egress, key) {
         let port = key.port();
-        let services = if port == 0 { visibility::services(reader, client, e) } else { visibility::services_on_port(reader, client, e, port) };
+        let services = if port == 0 {
+            visibility::services(reader, client, e)
+        } else {
+            visibility::services_on_port(reader, client, e, port)
+        };
         // An alias has no routes of its own, but a VirtualService may write some for it.
-        let own = |s: &Service| s.resolution != Resolution::Alias || virtual_service_for(reader, client, &s.id.host).is_some();
-        let routable: Vec<&Arc<Service>> = services.into_iter().filter(|s| routes_at(s, port) && own(s)).collect();
+        let own = |s: &Service| {
+            s.resolution != Resolution::Alias
+                || virtual_service_for(reader, client, &s.id.host).is_some()
+        };
+        let routable: Vec<&Arc<Service>> = services
+            .into_iter()
+            .filter(|s| routes_at(s, port) && own(s))
+            .collect();
         out.extend(written_hosts(reader, client, port, &routable));
         out.extend(routable.iter().map(|s| HostKey::Service(s.id.clone())));
     }
@@ -134,7 +172,10 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
 }
 
 fn routes_at(service: &Service, port: u16) -> bool {
-    service.ports.iter().any(|p| (port == 0 || p.number == port) && routable(p.protocol))
+    service
+        .ports
+        .iter()
+        .any(|p| (port == 0 || p.number == port) && routable(p.protocol))
 }
 
 /// HTTP, or something that may turn out to be HTTP.
@@ -144,25 +185,44 @@ pub(crate) fn routable(p: Protocol) -> bool {
 
 /// Hosts of VirtualServices that are no service's. They stand beside the services the same VirtualService names; if it
 /// names none they stand in the table of port 80.
-fn written_hosts(reader: &Reader<'_>, client: &Client, port: u16, services: &[&Arc<Service>]) -> Vec<HostKey> {
+fn written_hosts(
+    reader: &Reader<'_>,
+    client: &Client,
+    port: u16,
+    services: &[&Arc<Service>],
+) -> Vec<HostKey> {
     let known: BTreeSet<&str> = services.iter().map(|s| &*s.id.host).collect();
     let mut out = Vec::new();
     let mut seen = BTreeSet::new();
     let hosts: Vec<&Text> = reader.virtual_service_hosts().collect();
     for h in hosts {
-        if known.contains(&**h) || h.starts_with('*') && services.iter().any(|s| host::covers(h, &s.id.host)) {
+        if known.contains(&**h)
+            || h.starts_with('*') && services.iter().any(|s| host::covers(h, &s.id.host))
+        {
             continue;
         }
         for o in reader.virtual_services(h).iter().flat_map(|r| r.iter()) {
-            let Some(vs) = o.get::<VirtualService>() else { continue };
+            let Some(vs) = o.get::<VirtualService>() else {
+                continue;
+            };
             if !visible(reader, client, o, vs) || vs.http.is_empty() {
                 continue;
             }
             let domain = &reader.settings().domain;
-            let resolved: Vec<Text> = vs.hosts.iter().map(|h| host::resolve(h, &o.key.namespace, domain)).collect();
-            let names_service = resolved.iter().any(|h| known.contains(&**h) || h.starts_with('*') && services.iter().any(|s| host::covers(h, &s.id.host)));
+            let resolved: Vec<Text> = vs
+                .hosts
+                .iter()
+                .map(|h| host::resolve(h, &o.key.namespace, domain))
+                .collect();
+            let names_service = resolved.iter().any(|h| {
+                known.contains(&**h)
+                    || h.starts_with('*') && services.iter().any(|s| host::covers(h, &s.id.host))
+            });
             if (names_service || port == 80) && seen.insert(h.clone()) {
-                out.push((o.meta.created.unwrap_or(0), HostKey::Written(o.key.namespace.clone(), o.key.name.clone(), h.clone())));
+                out.push((
+                    o.meta.created.unwrap_or(0),
+                    HostKey::Written(o.key.namespace.clone(), o.key.name.clone(), h.clone()),
+                ));
             }
         }
     }
@@ -171,11 +231,20 @@ fn written_hosts(reader: &Reader<'_>, client: &Client, port: u16, services: &[&A
 }
 
 fn visible(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualService) -> bool {
-    policy::export_to(&vs.export_to, &reader.mesh().default_virtual_service_export_to, &o.key.namespace).visible(&client.namespace, &o.key.namespace)
+    policy::export_to(
+        &vs.export_to,
+        &reader.mesh().default_virtual_service_export_to,
+        &o.key.namespace,
+    )
+    .visible(&client.namespace, &o.key.namespace)
 }
 
 /// The VirtualService that applies to a host: the one for the most specific host, the oldest of those.
-pub fn virtual_service_for<'w>(reader: &Reader<'w>, client: &Client, h: &str) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
+pub fn virtual_service_for<'w>(
+    reader: &Reader<'w>,
+    client: &Client,
+    h: &str,
+) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
     host::candidates(h).iter().find_map(|key| {
         reader.virtual_services(key)?.iter().find_map(|o| {
             let vs = o.get::<VirtualService>()?;
@@ -185,16 +254,26 @@ pub fn virtual_service_for<'w>(reader: &Reader<'w>, client: &Client, h: &str) ->
 }
 
 /// A virtual host as it stands in a table, before domains that an earlier one owns are taken away.
-pub fn virtual_host(reader: &Reader<'_>, scope: &RouteScope, table: &TableKey, key: &HostKey) -> Option<VirtualHost> {
+pub fn virtual_host(
+    reader: &Reader<'_>,
+    scope: &RouteScope,
+    table: &TableKey,
+    key: &HostKey,
+) -> Option<VirtualHost> {
     let client = &scope.client;
     match key {
         HostKey::Gateway(h) => {
-            let TableKey::Gateway(at) = table else { return None };
+            let TableKey::Gateway(at) = table else {
+                return None;
+            };
             gateway::virtual_host(reader, client, &scope.instances, at, h)
         }
         HostKey::CatchAll => Some(catch_all(visibility::allow_any(reader, client))),
         HostKey::Written(namespace, name, h) => {
-            let o = reader.virtual_services(h)?.iter().find(|o| o.key.namespace == *namespace && o.key.name == *name)?;
+            let o = reader
+                .virtual_services(h)?
+                .iter()
+                .find(|o| o.key.namespace == *namespace && o.key.name == *name)?;
             let vs = o.get::<VirtualService>()?;
             let routes = virtual_service::routes(reader, mesh_place(client, table.port()), o, vs);
             (!routes.is_empty()).then(|| VirtualHost {
@@ -207,9 +286,13 @@ pub fn virtual_host(reader: &Reader<'_>, scope: &RouteScope, table: &TableKey, k
         }
         HostKey::Service(id) => {
             let service = reader.service(id)?;
-            let port = service.ports.iter().find(|p| (table.port() == 0 || p.number == table.port()) && routable(p.protocol))?;
+            let port = service.ports.iter().find(|p| {
+                (table.port() == 0 || p.number == table.port()) && routable(p.protocol)
+            })?;
             let written = virtual_service_for(reader, client, &id.host)
-                .map(|(o, vs)| virtual_service::routes(reader, mesh_place(client, port.number), o, vs))
+                .map(|(o, vs)| {
+                    virtual_service::routes(reader, mesh_place(client, port.number), o, vs)
+                })
                 .filter(|r| !r.is_empty());
             let domains = match table {
                 TableKey::Service(..) => vec![Text::from("*")],
@@ -218,7 +301,8 @@ pub fn virtual_host(reader: &Reader<'_>, scope: &RouteScope, table: &TableKey, k
             Some(VirtualHost {
                 name: Text::from(format!("{}:{}", id.host, port.number)),
                 domains,
-                routes: written.unwrap_or_else(|| vec![default_route(reader, client, service, port)]),
+                routes: written
+                    .unwrap_or_else(|| vec![default_route(reader, client, service, port)]),
                 attempt_count: true,
                 require_tls: false,
             })
@@ -228,7 +312,12 @@ pub fn virtual_host(reader: &Reader<'_>, scope: &RouteScope, table: &TableKey, k
 
 fn mesh_place(client: &Client, port: u16) -> Place<'_> {
     static MESH: std::sync::LazyLock<[Text; 1]> = std::sync::LazyLock::new(|| [Text::from("mesh")]);
-    Place { client, port, gateways: MESH.as_slice(), tls: false }
+    Place {
+        client,
+        port,
+        gateways: MESH.as_slice(),
+        tls: false,
+    }
 }
 
 fn default_route(reader: &Reader<'_>, client: &Client, service: &Service, port: &Port) -> Route {
@@ -237,12 +326,19 @@ fn default_route(reader: &Reader<'_>, client: &Client, service: &Service, port: 
     plain_route(
         "default",
         Forward {
-            to: vec![to(ClusterName::Outbound { port: port.number, subset: Text::default(), host: host.clone() })],
+            to: vec![to(ClusterName::Outbound {
+                port: port.number,
+                subset: Text::default(),
+                host: host.clone(),
+            })],
             split: false,
             timeout: Millis(0),
             max_grpc_timeout: Some(Millis(0)),
             stream_duration: None,
-            retries: virtual_service::retries(reader.mesh().default_http_retry_policy.as_ref(), false),
+            retries: virtual_service::retries(
+                reader.mesh().default_http_retry_policy.as_ref(),
+                false,
+            ),
             rewrite: None,
             mirrors: Vec::new(),
             hash: hash.into_iter().collect(),
@@ -253,7 +349,12 @@ fn default_route(reader: &Reader<'_>, client: &Client, service: &Service, port: 
 
 /// A destination without weight.
 pub(crate) fn to(cluster: ClusterName) -> WeightedCluster {
-    WeightedCluster { cluster, weight: 0, headers: HeaderOps::default(), host_rewrite: None }
+    WeightedCluster {
+        cluster,
+        weight: 0,
+        headers: HeaderOps::default(),
+        host_rewrite: None,
+    }
 }
 
 /// A route for everything, without policy.
@@ -287,10 +388,19 @@ fn catch_all(allow: bool) -> VirtualHost {
         ("allow_any", plain_route("allow_any", forward, None))
     } else {
         let mut r = plain_route("block_all", empty_forward(), None);
-        r.action = Action::Respond { status: 502, body: None };
+        r.action = Action::Respond {
+            status: 502,
+            body: None,
+        };
         ("block_all", r)
     };
-    VirtualHost { name: Text::from(name), domains: vec![Text::from("*")], routes: vec![route], attempt_count: true, require_tls: false }
+    VirtualHost {
+        name: Text::from(name),
+        domains: vec![Text::from("*")],
+        routes: vec![route],
+        attempt_count: true,
+        require_tls: false,
+    }
 }
 
 fn empty_forward() -> Forward {
@@ -309,13 +419,22 @@ fn empty_forward() -> Forward {
 
 /// A host or address as it may stand among domains: IPv6 needs brackets.
 pub(crate) fn domain_name(host: &str) -> Text {
-    if host.contains(':') && !host.starts_with('[') { Text::from(format!("[{host}]")) } else { Text::from(host) }
+    if host.contains(':') && !host.starts_with('[') {
+        Text::from(format!("[{host}]"))
+    } else {
+        Text::from(host)
+    }
 }
 
 /// Domains of a service: its host, the short forms a client of its namespace or domain may use, and its addresses.
 fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text> {
     let mut out: Vec<Text> = Vec::new();
-    let aliases = service.aliases.iter().filter_map(|id| reader.service(id)).filter(|s| visibility::exported(s, client)).map(|s| &s.id.host);
+    let aliases = service
+        .aliases
+        .iter()
+        .filter_map(|id| reader.service(id))
+        .filter(|s| visibility::exported(s, client))
+        .map(|s| &s.id.host);
     for h in std::iter::once(&service.id.host).chain(aliases) {
         out.push(domain_name(h));
         out.extend(short_names(h, &client.dns_domain));
@@ -324,7 +443,11 @@ fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text>
         let every: Vec<Text> = out.iter().map(|d| Text::from(format!("*.{d}"))).collect();
         out.extend(every);
     }
-    out.extend(visibility::named_addresses(service, client).iter().map(|a| domain_name(a)));
+    out.extend(
+        visibility::named_addresses(service, client)
+            .iter()
+            .map(|a| domain_name(a)),
+    );
     out
 }
 
@@ -334,10 +457,13 @@ fn short_names(h: &str, dns_domain: &str) -> Vec<Text> {
     if h.parse::<std::net::IpAddr>().is_err() {
         out.push(Text::from(format!("{h}.")));
     }
-    let (client_namespace, client_root) = dns_domain.split_once(".svc.").unwrap_or(("", dns_domain));
+    let (client_namespace, client_root) =
+        dns_domain.split_once(".svc.").unwrap_or(("", dns_domain));
     match h.split_once(".svc.") {
         Some((full, root)) if root == client_root && !client_namespace.is_empty() => {
-            let Some((name, namespace)) = full.split_once('.') else { return out };
+            let Some((name, namespace)) = full.split_once('.') else {
+                return out;
+            };
             if namespace == client_namespace {
                 out.push(Text::from(name));
             }
@@ -346,7 +472,11 @@ fn short_names(h: &str, dns_domain: &str) -> Vec<Text> {
         }
         _ => {
             // Outside Kubernetes only what the client's own domain completes.
-            if let Some(short) = h.strip_suffix(dns_domain).and_then(|s| s.strip_suffix('.')).filter(|s| !s.is_empty() && !dns_domain.is_empty()) {
+            if let Some(short) = h
+                .strip_suffix(dns_domain)
+                .and_then(|s| s.strip_suffix('.'))
+                .filter(|s| !s.is_empty() && !dns_domain.is_empty())
+            {
                 out.push(Text::from(short));
             }
         }

@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pilotfish_config::networking::{
-    CorsPolicy, Destination, HeaderOperations, Headers, HttpFaultInjection, HttpMatchRequest, HttpRedirect, HttpRetry, HttpRoute,
-    HttpRouteDestination, Percent, RedirectPortSelection, StringMatch, UnmatchedPreflights, VirtualService,
-};
 use pilotfish_config::Object;
+use pilotfish_config::networking::{
+    CorsPolicy, Destination, HeaderOperations, Headers, HttpFaultInjection, HttpMatchRequest,
+    HttpRedirect, HttpRetry, HttpRoute, HttpRouteDestination, Percent, RedirectPortSelection,
+    StringMatch, UnmatchedPreflights, VirtualService,
+};
 use pilotfish_ir::route as ir;
 use pilotfish_ir::route::{
-    Abort, Action, Body, Cors, Fault, Forward, HeaderEdit, HeaderMatch, HeaderOps, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries,
-    Rewrite, RouteMatch, WeightedCluster,
+    Abort, Action, Body, Cors, Fault, Forward, HeaderEdit, HeaderMatch, HeaderOps, Mirror,
+    PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, RouteMatch, WeightedCluster,
 };
 use pilotfish_ir::{ClusterName, Millionths, Millis};
-use pilotfish_mesh::{host, Reader};
+use pilotfish_mesh::{Reader, host};
 
-use crate::{delegate, policy, visibility, Client, Text};
+use crate::{Client, Text, delegate, policy, visibility};
 
 /// Where the routes will be used.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,12 @@ pub struct Place<'a> {
 }
 
 /// The routes of a VirtualService; rules after one that matches everything are unreachable and left out.
-pub fn routes<'w>(reader: &Reader<'w>, place: Place<'_>, object: &'w Arc<Object>, vs: &'w VirtualService) -> Vec<ir::Route> {
+pub fn routes<'w>(
+    reader: &Reader<'w>,
+    place: Place<'_>,
+    object: &'w Arc<Object>,
+    vs: &'w VirtualService,
+) -> Vec<ir::Route> {
     reader.uses(&object.key);
     let mut out = Vec::new();
     for (http, namespace) in &delegate::rules(reader, object, vs) {
@@ -40,7 +46,11 @@ pub fn routes<'w>(reader: &Reader<'w>, place: Place<'_>, object: &'w Arc<Object>
             out.push(route(reader, place, object, namespace, http, None));
             return out;
         }
-        for m in http.r#match.iter().filter(|m| applies(m, place, &object.key.namespace)) {
+        for m in http
+            .r#match
+            .iter()
+            .filter(|m| applies(m, place, &object.key.namespace))
+        {
             let r = route(reader, place, object, namespace, http, Some(m));
             let everything = catches_all(&r.matches);
             out.push(r);
@@ -58,14 +68,24 @@ fn applies(m: &HttpMatchRequest, place: Place<'_>, namespace: &str) -> bool {
         return false;
     }
     if !m.gateways.is_empty() {
-        return m.gateways.iter().any(|g| place.gateways.contains(&pilotfish_mesh::rules::gateway_ref(g, namespace)));
+        return m.gateways.iter().any(|g| {
+            place
+                .gateways
+                .contains(&pilotfish_mesh::rules::gateway_ref(g, namespace))
+        });
     }
-    selects(&m.source_labels, place.client) && (m.source_namespace.is_empty() || m.source_namespace == *place.client.namespace)
+    selects(&m.source_labels, place.client)
+        && (m.source_namespace.is_empty() || m.source_namespace == *place.client.namespace)
 }
 
 /// Whether a client has all these labels.
 pub(crate) fn selects(labels: &BTreeMap<String, String>, client: &Client) -> bool {
-    labels.iter().all(|(k, v)| client.labels.get(k.as_str()).is_some_and(|have| **have == **v))
+    labels.iter().all(|(k, v)| {
+        client
+            .labels
+            .get(k.as_str())
+            .is_some_and(|have| **have == **v)
+    })
 }
 
 fn catches_all(m: &RouteMatch) -> bool {
@@ -77,18 +97,38 @@ fn catches_all(m: &RouteMatch) -> bool {
     path && m.headers.is_empty() && m.query.is_empty()
 }
 
-fn route(reader: &Reader<'_>, place: Place<'_>, object: &Object, namespace: &str, http: &HttpRoute, m: Option<&HttpMatchRequest>) -> ir::Route {
+fn route(
+    reader: &Reader<'_>,
+    place: Place<'_>,
+    object: &Object,
+    namespace: &str,
+    http: &HttpRoute,
+    m: Option<&HttpMatchRequest>,
+) -> ir::Route {
     let matches = m.map_or_else(RouteMatch::any, request_match);
     let (mut headers, authority) = header_ops(http.headers.as_ref());
     let action = if let Some(r) = &http.redirect {
         Action::Redirect(redirect(r, place))
     } else if let Some(d) = &http.direct_response {
         let body = d.body.as_ref().and_then(|b| {
-            b.string.as_ref().map(|s| Body::Text(Text::from(s.as_str()))).or_else(|| b.bytes.as_ref().map(|b| Body::Bytes(b.0.clone())))
+            b.string
+                .as_ref()
+                .map(|s| Body::Text(Text::from(s.as_str())))
+                .or_else(|| b.bytes.as_ref().map(|b| Body::Bytes(b.0.clone())))
         });
-        Action::Respond { status: d.status, body }
+        Action::Respond {
+            status: d.status,
+            body,
+        }
     } else {
-        Action::Forward(Box::new(forward(reader, place, namespace, http, authority, &mut headers)))
+        Action::Forward(Box::new(forward(
+            reader,
+            place,
+            namespace,
+            http,
+            authority,
+            &mut headers,
+        )))
     };
     let name = match m.map_or("", |m| m.name.as_str()) {
         "" => Text::from(http.name.as_str()),
@@ -103,13 +143,19 @@ fn route(reader: &Reader<'_>, place: Place<'_>, object: &Object, namespace: &str
         headers,
         fault: http.fault.as_ref().and_then(fault),
         cors: http.cors_policy.as_ref().map(cors),
-        stat_prefix: m.map(|m| m.stat_prefix.as_str()).filter(|s| !s.is_empty()).map(Text::from),
+        stat_prefix: m
+            .map(|m| m.stat_prefix.as_str())
+            .filter(|s| !s.is_empty())
+            .map(Text::from),
     }
 }
 
 /// The path telemetry names an object by.
 pub fn path_of(object: &Object, kind: &str) -> Text {
-    Text::from(format!("/apis/networking.istio.io/v1/namespaces/{}/{kind}/{}", object.key.namespace, object.key.name))
+    Text::from(format!(
+        "/apis/networking.istio.io/v1/namespaces/{}/{kind}/{}",
+        object.key.namespace, object.key.name
+    ))
 }
 
 /// The operation name of traces: destination and path where there is one destination, else the rule's name.
@@ -121,7 +167,12 @@ fn operation(m: &RouteMatch, action: &Action, object: &Object, port: u16) -> Str
         PathMatch::SegmentPrefix(_) => "/*".to_owned(),
     };
     if let Action::Forward(f) = action
-        && let [WeightedCluster { cluster: ClusterName::Outbound { port, host, .. }, .. }] = f.to.as_slice()
+        && let [
+            WeightedCluster {
+                cluster: ClusterName::Outbound { port, host, .. },
+                ..
+            },
+        ] = f.to.as_slice()
         && !f.split
     {
         return format!("{host}:{port}{path}");
@@ -142,7 +193,12 @@ fn string_match(m: &StringMatch) -> Option<ir::StringMatch> {
 
 fn header_match(name: &str, m: &StringMatch, invert: bool) -> HeaderMatch {
     let value = string_match(m);
-    HeaderMatch { name: Text::from(name), missing_as_empty: invert && value.is_some(), value, invert }
+    HeaderMatch {
+        name: Text::from(name),
+        missing_as_empty: invert && value.is_some(),
+        value,
+        invert,
+    }
 }
 
 fn request_match(m: &HttpMatchRequest) -> RouteMatch {
@@ -152,17 +208,40 @@ fn request_match(m: &HttpMatchRequest) -> RouteMatch {
         Some(StringMatch::Regex(p)) => PathMatch::Regex(Text::from(p.as_str())),
         Some(StringMatch::Any) | None => PathMatch::Prefix(Text::from("/")),
     };
-    let mut headers: Vec<HeaderMatch> = m.headers.iter().map(|(k, v)| header_match(k, v, false)).collect();
-    headers.extend(m.without_headers.iter().map(|(k, v)| header_match(k, v, true)));
+    let mut headers: Vec<HeaderMatch> = m
+        .headers
+        .iter()
+        .map(|(k, v)| header_match(k, v, false))
+        .collect();
+    headers.extend(
+        m.without_headers
+            .iter()
+            .map(|(k, v)| header_match(k, v, true)),
+    );
     headers.sort_by(|a, b| a.name.cmp(&b.name));
-    let pseudo = [(":method", &m.method), (":authority", &m.authority), (":scheme", &m.scheme)];
-    headers.extend(pseudo.into_iter().filter_map(|(k, v)| v.as_ref().map(|v| header_match(k, v, false))));
+    let pseudo = [
+        (":method", &m.method),
+        (":authority", &m.authority),
+        (":scheme", &m.scheme),
+    ];
+    headers.extend(
+        pseudo
+            .into_iter()
+            .filter_map(|(k, v)| v.as_ref().map(|v| header_match(k, v, false))),
+    );
     RouteMatch {
         path,
         ignore_case: m.ignore_uri_case,
         explicit_case: true,
         headers,
-        query: m.query_params.iter().map(|(k, v)| QueryMatch { name: Text::from(k.as_str()), value: string_match(v) }).collect(),
+        query: m
+            .query_params
+            .iter()
+            .map(|(k, v)| QueryMatch {
+                name: Text::from(k.as_str()),
+                value: string_match(v),
+            })
+            .collect(),
     }
 }
 
@@ -176,24 +255,52 @@ fn is_authority(header: &str) -> bool {
 
 /// Header operations, and the host they set: that is a rewrite, not a header.
 fn header_ops(h: Option<&Headers>) -> (HeaderOps, Option<Text>) {
-    let Some(h) = h else { return Default::default() };
+    let Some(h) = h else {
+        return Default::default();
+    };
     let pairs = |m: &BTreeMap<String, String>| {
-        m.iter().filter(|(k, _)| !is_pseudo(k)).map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str()))).collect()
+        m.iter()
+            .filter(|(k, _)| !is_pseudo(k))
+            .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
+            .collect()
     };
     let edit = |o: Option<&HeaderOperations>| {
         o.map_or_else(HeaderEdit::default, |o| HeaderEdit {
             set: pairs(&o.set),
             add: pairs(&o.add),
-            remove: o.remove.iter().filter(|k| !is_pseudo(k)).map(|k| Text::from(k.as_str())).collect(),
+            remove: o
+                .remove
+                .iter()
+                .filter(|k| !is_pseudo(k))
+                .map(|k| Text::from(k.as_str()))
+                .collect(),
         })
     };
-    let host_in = |m: &BTreeMap<String, String>| m.iter().find(|(k, _)| is_authority(k)).map(|(_, v)| Text::from(v.as_str()));
-    let authority = h.request.as_ref().and_then(|r| host_in(&r.set).or_else(|| host_in(&r.add)));
-    (HeaderOps { request: edit(h.request.as_ref()), response: edit(h.response.as_ref()) }, authority)
+    let host_in = |m: &BTreeMap<String, String>| {
+        m.iter()
+            .find(|(k, _)| is_authority(k))
+            .map(|(_, v)| Text::from(v.as_str()))
+    };
+    let authority = h
+        .request
+        .as_ref()
+        .and_then(|r| host_in(&r.set).or_else(|| host_in(&r.add)));
+    (
+        HeaderOps {
+            request: edit(h.request.as_ref()),
+            response: edit(h.response.as_ref()),
+        },
+        authority,
+    )
 }
 
 /// The cluster a destination means. The port is the one written, else the only port of the service, else the table's.
-pub(crate) fn cluster(reader: &Reader<'_>, place: Place<'_>, namespace: &str, d: &Destination) -> ClusterName {
+pub(crate) fn cluster(
+    reader: &Reader<'_>,
+    place: Place<'_>,
+    namespace: &str,
+    d: &Destination,
+) -> ClusterName {
     let domain = &reader.settings().domain;
     let host = host::resolve(&d.host, namespace, domain);
     let service = visibility::service_of_host(reader, place.client, &host);
@@ -203,8 +310,14 @@ pub(crate) fn cluster(reader: &Reader<'_>, place: Place<'_>, namespace: &str, d:
         _ => place.port,
     };
     // An external name has no clusters of its own.
-    let host = service.and_then(|s| s.external_name.clone()).unwrap_or(host);
-    ClusterName::Outbound { port, subset: Text::from(d.subset.as_str()), host }
+    let host = service
+        .and_then(|s| s.external_name.clone())
+        .unwrap_or(host);
+    ClusterName::Outbound {
+        port,
+        subset: Text::from(d.subset.as_str()),
+        host,
+    }
 }
 
 fn forward(
@@ -216,8 +329,14 @@ fn forward(
     headers: &mut HeaderOps,
 ) -> Forward {
     let mut rewrite = http.rewrite.as_ref().map(|r| Rewrite {
-        prefix: (r.uri_regex_rewrite.is_none() && !r.uri.is_empty()).then(|| Text::from(r.uri.as_str())),
-        regex: r.uri_regex_rewrite.as_ref().map(|x| (Text::from(x.r#match.as_str()), Text::from(x.rewrite.as_str()))),
+        prefix: (r.uri_regex_rewrite.is_none() && !r.uri.is_empty())
+            .then(|| Text::from(r.uri.as_str())),
+        regex: r.uri_regex_rewrite.as_ref().map(|x| {
+            (
+                Text::from(x.r#match.as_str()),
+                Text::from(x.rewrite.as_str()),
+            )
+        }),
         host: (!r.authority.is_empty()).then(|| Text::from(r.authority.as_str())),
         auto_host: false,
     });
@@ -231,16 +350,28 @@ fn forward(
     for d in http.route.iter().filter(|d| !split || d.weight != 0) {
         let (ops, host_rewrite) = header_ops(d.headers.as_ref());
         hash.extend(hash_of(reader, place, namespace, d));
-        let cluster = d.destination.as_ref().map_or(ClusterName::BlackHole, |x| cluster(reader, place, namespace, x));
+        let cluster = d.destination.as_ref().map_or(ClusterName::BlackHole, |x| {
+            cluster(reader, place, namespace, x)
+        });
         if split {
-            to.push(WeightedCluster { cluster, weight: u32::try_from(d.weight).unwrap_or(0), headers: ops, host_rewrite });
+            to.push(WeightedCluster {
+                cluster,
+                weight: u32::try_from(d.weight).unwrap_or(0),
+                headers: ops,
+                host_rewrite,
+            });
         } else {
             append(headers, ops);
             if let Some(h) = host_rewrite {
                 let r = rewrite.get_or_insert_default();
                 r.host = r.host.take().or(Some(h));
             }
-            to.push(WeightedCluster { cluster, weight: 0, headers: HeaderOps::default(), host_rewrite: None });
+            to.push(WeightedCluster {
+                cluster,
+                weight: 0,
+                headers: HeaderOps::default(),
+                host_rewrite: None,
+            });
         }
     }
     let timeout: Millis = http.timeout.map_or(Millis(0), |d| d.get().into());
@@ -270,27 +401,55 @@ fn append(headers: &mut HeaderOps, more: HeaderOps) {
 }
 
 /// What is hashed for a destination: the most specific rule level that says so.
-fn hash_of(reader: &Reader<'_>, place: Place<'_>, namespace: &str, d: &HttpRouteDestination) -> Option<ir::HashPolicy> {
+fn hash_of(
+    reader: &Reader<'_>,
+    place: Place<'_>,
+    namespace: &str,
+    d: &HttpRouteDestination,
+) -> Option<ir::HashPolicy> {
     let destination = d.destination.as_ref()?;
     let host = host::resolve(&destination.host, namespace, &reader.settings().domain);
     let service = visibility::service_of_host(reader, place.client, &host)?;
     let rule = policy::rule(reader, place.client, service)?;
     let subset = rule.subset(&destination.subset);
-    let port = destination.port.as_ref().and_then(|p| u16::try_from(p.number).ok()).unwrap_or(0);
+    let port = destination
+        .port
+        .as_ref()
+        .and_then(|p| u16::try_from(p.number).ok())
+        .unwrap_or(0);
     let effective = policy::effective(Some(rule), subset, port);
     let own = policy::hash_policy(effective.load_balancer.as_ref());
-    own.or_else(|| policy::hash_policy(rule.spec.traffic_policy.as_ref().and_then(|p| p.load_balancer.as_ref())))
+    own.or_else(|| {
+        policy::hash_policy(
+            rule.spec
+                .traffic_policy
+                .as_ref()
+                .and_then(|p| p.load_balancer.as_ref()),
+        )
+    })
 }
 
 /// What is hashed for a service without a VirtualService.
-pub(crate) fn hash_of_service(reader: &Reader<'_>, client: &Client, service: &pilotfish_mesh::Service, port: u16) -> Option<ir::HashPolicy> {
+pub(crate) fn hash_of_service(
+    reader: &Reader<'_>,
+    client: &Client,
+    service: &pilotfish_mesh::Service,
+    port: u16,
+) -> Option<ir::HashPolicy> {
     let rule = policy::rule(reader, client, service)?;
     let effective = policy::effective(Some(rule), None, port);
-    policy::hash_policy(effective.load_balancer.as_ref())
-        .or_else(|| policy::hash_policy(rule.spec.traffic_policy.as_ref().and_then(|p| p.load_balancer.as_ref())))
+    policy::hash_policy(effective.load_balancer.as_ref()).or_else(|| {
+        policy::hash_policy(
+            rule.spec
+                .traffic_policy
+                .as_ref()
+                .and_then(|p| p.load_balancer.as_ref()),
+        )
+    })
 }
 
-const RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
+const RETRY_ON: &str =
+    "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 
 /// Retries as written, over the defaults; `None`: switched off.
 pub(crate) fn retries(written: Option<&HttpRetry>, sticky: bool) -> Option<Retries> {
@@ -307,7 +466,12 @@ pub(crate) fn retries(written: Option<&HttpRetry>, sticky: bool) -> Option<Retri
     out.attempts = u32::try_from(w.attempts).ok().filter(|n| *n > 0)?;
     if !w.retry_on.is_empty() {
         let (mut on, mut statuses): (Vec<&str>, Vec<u32>) = Default::default();
-        for part in w.retry_on.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        for part in w
+            .retry_on
+            .split(',')
+            .map(str::trim)
+            .filter(|p| !p.is_empty())
+        {
             match part.parse::<u32>() {
                 Ok(code) if (100..600).contains(&code) => statuses.push(code),
                 _ => on.push(part),
@@ -332,14 +496,29 @@ fn share(p: Option<&Percent>, otherwise: f64) -> Millionths {
     Millionths::from_percent(p.map_or(otherwise, |p| p.value))
 }
 
-fn mirrors(reader: &Reader<'_>, place: Place<'_>, namespace: &str, http: &HttpRoute) -> Vec<Mirror> {
+fn mirrors(
+    reader: &Reader<'_>,
+    place: Place<'_>,
+    namespace: &str,
+    http: &HttpRoute,
+) -> Vec<Mirror> {
     let whole = http.mirror_percent.map_or(100.0, f64::from);
-    let single = http.mirror.iter().map(|d| (d, share(http.mirror_percentage.as_ref(), whole)));
-    let several = http.mirrors.iter().filter_map(|m| Some((m.destination.as_ref()?, share(m.percentage.as_ref(), 100.0))));
+    let single = http
+        .mirror
+        .iter()
+        .map(|d| (d, share(http.mirror_percentage.as_ref(), whole)));
+    let several = http
+        .mirrors
+        .iter()
+        .filter_map(|m| Some((m.destination.as_ref()?, share(m.percentage.as_ref(), 100.0))));
     single
         .chain(several)
         .filter(|(_, share)| share.0 > 0)
-        .map(|(d, share)| Mirror { cluster: cluster(reader, place, namespace, d), share, disable_shadow_suffix: true })
+        .map(|(d, share)| Mirror {
+            cluster: cluster(reader, place, namespace, d),
+            share,
+            disable_shadow_suffix: true,
+        })
         .collect()
 }
 
@@ -368,14 +547,21 @@ fn redirect(r: &HttpRedirect, place: Place<'_>) -> Redirect {
         scheme: (!r.scheme.is_empty()).then(|| Text::from(r.scheme.as_str())),
         port,
         https: false,
-        code: if r.redirect_code == 0 { 301 } else { r.redirect_code },
+        code: if r.redirect_code == 0 {
+            301
+        } else {
+            r.redirect_code
+        },
         strip_query: false,
     }
 }
 
 fn fault(f: &HttpFaultInjection) -> Option<Fault> {
     let delay = f.delay.as_ref().and_then(|d| {
-        let share = d.percentage.as_ref().map_or_else(|| Millionths::from_percent(f64::from(d.percent)), |p| Millionths::from_percent(p.value));
+        let share = d.percentage.as_ref().map_or_else(
+            || Millionths::from_percent(f64::from(d.percent)),
+            |p| Millionths::from_percent(p.value),
+        );
         Some((d.fixed_delay?.get().into(), share))
     });
     let abort = f.abort.as_ref().and_then(|a| {
@@ -416,7 +602,10 @@ fn grpc_status(name: &str) -> Option<u32> {
 fn cors(c: &CorsPolicy) -> Cors {
     let join = |v: &[String]| Text::from(v.join(","));
     let origins = if c.allow_origins.is_empty() {
-        c.allow_origin.iter().map(|o| ir::StringMatch::Exact(Text::from(o.as_str()))).collect()
+        c.allow_origin
+            .iter()
+            .map(|o| ir::StringMatch::Exact(Text::from(o.as_str())))
+            .collect()
     } else {
         c.allow_origins.iter().filter_map(string_match).collect()
     };

@@ -67,7 +67,10 @@ pub(crate) fn entry_addresses(entry: &ServiceEntry) -> Vec<Text> {
 /// When a Service was made. The one of the API server itself is older than anything a user applies.
 fn age(object: &Object) -> i64 {
     let first = &*object.key.name == "kubernetes" && &*object.key.namespace == "default";
-    object.meta.created.unwrap_or(if first { i64::MIN } else { 0 })
+    object
+        .meta
+        .created
+        .unwrap_or(if first { i64::MIN } else { 0 })
 }
 
 fn matches(selector: &LabelSelector, labels: &Labels) -> bool {

@@ -1,3 +1,5 @@
+//! Shapes of emitted clusters.
+
 use pilotfish_ir::cluster::{
     Discovery, DnsFamily, Keepalive, OutlierDetection, Policy, UpstreamHttp, Warmup,
 };

@@ -1,3 +1,5 @@
+//! Shapes of emitted endpoints.
+
 use pilotfish_ir::endpoint::{Address, Health, Locality};
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! Shapes of emitted listeners.
+
 use pilotfish_ir::cluster::DnsFamily;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
@@ -153,7 +155,7 @@ fn outbound_http() -> Listener {
     );
     rest.explicit_match = true;
     listener.default_chain = Some(rest);
-    listener.inspect.http = Some(Vec::new());
+    listener.inspect.http = Some(Ports::ALL);
     listener
 }
 
@@ -507,7 +509,7 @@ pub(crate) fn gateway(certificate: SecretSource, client_roots: Option<SecretSour
     });
     let mut listener = listener("0.0.0.0_8443", "0.0.0.0", 8443, vec![chain]);
     listener.bind = true;
-    listener.inspect.tls = Some(Vec::new());
+    listener.inspect.tls = Some(Ports::ALL);
     listener
 }
 

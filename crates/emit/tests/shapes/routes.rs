@@ -1,3 +1,5 @@
+//! Shapes of emitted routes.
+
 use pilotfish_emit::Dialect;
 use pilotfish_ir::route::{
     Abort, Action, Body, Cors, Fault, HashPolicy, HeaderEdit, HeaderMatch, HeaderOps, Mirror,

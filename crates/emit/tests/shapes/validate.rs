@@ -215,7 +215,7 @@ fn listeners() -> Vec<Listener> {
     by_inspection.matches.alpn = vec![text("http/1.1"), text("h2c")];
     by_inspection.connect_timeout = Some(Millis::secs(15));
     let mut outbound = listener("0.0.0.0_80", "0.0.0.0", 80, vec![by_inspection]);
-    outbound.inspect.http = Some(Vec::new());
+    outbound.inspect.http = Some(pilotfish_ir::listener::Ports::ALL);
     outbound.default_chain = Some(chain(
         "rest",
         Handler::Tcp(tcp(ClusterName::Passthrough, Side::Client)),
@@ -239,7 +239,7 @@ fn listeners() -> Vec<Listener> {
         443,
         vec![chain("", Handler::Tcp(by_sni))],
     );
-    by_sni.inspect.tls = Some(Vec::new());
+    by_sni.inspect.tls = Some(pilotfish_ir::listener::Ports::ALL);
 
     let mut inbound = virtual_inbound();
     // Needs a capability the test has not.

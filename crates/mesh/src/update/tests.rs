@@ -1,3 +1,5 @@
+//! Incremental updates against a build from scratch.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
