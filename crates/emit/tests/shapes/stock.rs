@@ -104,9 +104,18 @@ fn a_port_that_only_speaks_mutual_tls_is_closed() {
 fn certificates_are_read_from_files() {
     let mut cluster = service(web(443));
     cluster.tls = file_tls();
-    let context = body(&pilotfish_emit::cluster(&cluster, &stock()))["transportSocket"]["typedConfig"]
-        ["commonTlsContext"]
-        .take();
+    let context = |dialect| {
+        body(&pilotfish_emit::cluster(&cluster, &dialect))["transportSocket"]["typedConfig"]
+            ["commonTlsContext"]
+            .take()
+    };
+    // Nobody said that the files are there, and Envoy refuses what it cannot read: they are left to be delivered.
+    let delivered = context(stock());
+    assert_eq!(
+        delivered["tlsCertificateSdsSecretConfigs"][0]["sdsConfig"],
+        json!({"ads": {}, "initialFetchTimeout": "1s", "resourceApiVersion": "V3"})
+    );
+    let context = context(stock().with_files());
     let name = |kind: &str| json!({"sanType": kind, "matcher": {"exact": "inner.example"}});
     assert_eq!(
         context,
@@ -134,7 +143,7 @@ fn credentials_come_from_the_control_plane() {
     let context = &emitted["filterChains"][0]["transportSocket"]["typedConfig"]["commonTlsContext"];
     assert_eq!(
         context["tlsCertificateSdsSecretConfigs"][0]["sdsConfig"],
-        json!({"ads": {}, "resourceApiVersion": "V3"})
+        json!({"ads": {}, "initialFetchTimeout": "1s", "resourceApiVersion": "V3"})
     );
     let roots = json!({"trustedCa": {"filename": "/etc/ssl/certs/ca-certificates.crt"}});
     assert_eq!(context["validationContext"], roots);
