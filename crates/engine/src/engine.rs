@@ -22,6 +22,10 @@ use crate::sheet::Sheet;
 /// How many generations a sheet may lag behind before it is rebuilt whole.
 const HISTORY: usize = 1024;
 
+/// Facts that may have numbers: some for the mesh as a whole, and several times what a service is read for.
+const SPARE_FACTS: usize = 100_000;
+const FACTS_PER_SERVICE: usize = 64;
+
 /// Translates for all proxies. One writer calls [`Engine::apply`]; any thread may call [`Engine::view`].
 #[derive(Debug)]
 pub struct Engine {
@@ -41,6 +45,8 @@ struct State {
     selectors: Selectors,
     /// Generation in which scopes may last have changed by other means than facts: labels that count, services bound to nodes.
     rescoped: u64,
+    /// Generation in which the numbers of facts were last taken away: sheets from before forget.
+    renumbered: u64,
     /// Services that are bound to nodes.
     node_bound: usize,
 }
@@ -98,6 +104,7 @@ impl Engine {
                 history: VecDeque::new(),
                 selectors: Selectors::default(),
                 rescoped: 0,
+                renumbered: 0,
                 node_bound: 0,
             }),
             sheets: Mutex::default(),
@@ -151,6 +158,11 @@ impl Engine {
         let generation = state.generation;
         if rescoped {
             state.rescoped = generation;
+        }
+        // Names that come and go leave numbers behind. More than any mesh of this size can use: start again.
+        if self.interners.facts.len() > SPARE_FACTS + FACTS_PER_SERVICE * next.services().count() {
+            self.interners.facts.forget();
+            state.renumbered = generation;
         }
         let changed_facts = update.changed.len();
         state.history.push_back((generation, update.changed.into()));
@@ -236,7 +248,8 @@ impl Engine {
             let missing = state
                 .history
                 .front()
-                .is_some_and(|(first, _)| *first > sheet.generation + 1);
+                .is_some_and(|(first, _)| *first > sheet.generation + 1)
+                || sheet.generation < state.renumbered;
             let since: Option<Vec<Arc<[Fact]>>> = (!missing).then(|| {
                 state
                     .history

@@ -1,9 +1,10 @@
 //! One encoding for equal pieces, whoever asked for them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use pilotfish_mesh::Fact;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Values by the hash of what they are made from. Holds them weakly: a value lives as long as some sheet uses it.
@@ -59,5 +60,63 @@ impl<V> Interner<V> {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Table<V>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Facts as numbers, the same for all sheets: an edge from a fact to a piece then takes four bytes.
+#[derive(Debug, Default)]
+pub(crate) struct FactIds(RwLock<Numbers>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    by_fact: HashMap<Fact, u32>,
+    /// Never reused, so that a number from before [`FactIds::forget`] means nothing instead of something else.
+    next: u32,
+}
+
+impl FactIds {
+    /// The numbers of facts, new ones if need be.
+    pub(crate) fn numbers(&self, facts: BTreeSet<Fact>) -> Box<[u32]> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let found: Option<Box<[u32]>> = facts
+            .iter()
+            .map(|f| known.by_fact.get(f).copied())
+            .collect();
+        drop(known);
+        if let Some(all) = found {
+            return all;
+        }
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Numbers { by_fact, next } = &mut *table;
+        let number = |f| {
+            *by_fact.entry(f).or_insert_with(|| {
+                *next += 1;
+                *next
+            })
+        };
+        facts.into_iter().map(number).collect()
+    }
+
+    /// The number of a fact that somebody read.
+    pub(crate) fn find(&self, fact: &Fact) -> Option<u32> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.by_fact.get(fact).copied()
+    }
+
+    /// How many facts have numbers.
+    pub(crate) fn len(&self) -> usize {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_fact
+            .len()
+    }
+
+    /// Takes all numbers away. Every sheet must forget what it holds before it is asked again.
+    pub(crate) fn forget(&self) {
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_fact = HashMap::new();
     }
 }

@@ -14,7 +14,7 @@ use pilotfish_lower::{
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
 
-use crate::intern::{self, Interner};
+use crate::intern::{self, FactIds, Interner};
 
 /// One part of a configuration for one scope; equal values are the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +58,7 @@ pub(crate) struct HostBytes {
 pub(crate) struct Interners {
     resources: Interner<Resource>,
     hosts: Interner<HostBytes>,
+    pub(crate) facts: FactIds,
 }
 
 /// Sources as text, in order.

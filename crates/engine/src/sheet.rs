@@ -1,6 +1,6 @@
 //! One section, kept up to date piece by piece.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use pilotfish_lower::route::{self, HostKey, TableKey};
 use pilotfish_mesh::reader::Record;
 use pilotfish_mesh::{Fact, Reader, Text, World};
 use pilotfish_xds::{Resource, ResourceSet};
+use smallvec::SmallVec;
 
 use crate::section::{HostBytes, Interners, PieceKey, Section, source_names};
 
@@ -29,8 +30,10 @@ enum Output {
 
 #[derive(Debug)]
 struct Piece {
+    key: Arc<PieceKey>,
     output: Output,
-    facts: Box<[Arc<Fact>]>,
+    /// What it read, as numbers of [`FactIds`](crate::intern::FactIds).
+    facts: Box<[u32]>,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -40,9 +43,52 @@ struct Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     pub(crate) generation: u64,
-    pieces: HashMap<PieceKey, Piece>,
-    readers: HashMap<Arc<Fact>, HashSet<PieceKey>>,
+    pieces: Slab,
+    /// Pieces (by slot) that read a fact (by number).
+    readers: HashMap<u32, SmallVec<[u32; 2]>>,
     set: ResourceSet,
+}
+
+/// Pieces in numbered slots, so that the index of readers holds four bytes an edge.
+#[derive(Debug, Default)]
+struct Slab {
+    slots: Vec<Option<Piece>>,
+    free: Vec<u32>,
+    by_key: HashMap<Arc<PieceKey>, u32>,
+}
+
+impl Slab {
+    fn get(&self, key: &PieceKey) -> Option<&Piece> {
+        self.at(*self.by_key.get(key)?)
+    }
+
+    fn at(&self, slot: u32) -> Option<&Piece> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    fn contains(&self, key: &PieceKey) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Piece> {
+        self.slots.iter().flatten()
+    }
+
+    fn insert(&mut self, piece: Piece) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        self.by_key.insert(piece.key.clone(), slot);
+        self.slots[slot as usize] = Some(piece);
+        slot
+    }
+
+    fn remove(&mut self, key: &PieceKey) -> Option<(u32, Piece)> {
+        let slot = self.by_key.remove(key)?;
+        self.free.push(slot);
+        Some((slot, self.slots[slot as usize].take()?))
+    }
 }
 
 /// How much a refresh had to do, for metrics and tests.
@@ -59,7 +105,7 @@ impl Sheet {
 
     /// Problems found while lowering, sorted.
     pub(crate) fn diagnostics(&self) -> impl Iterator<Item = &Diagnostic> {
-        self.pieces.values().flat_map(|p| &p.diagnostics)
+        self.pieces.iter().flat_map(|p| &p.diagnostics)
     }
 
     /// Forgets everything: used when it is not known which facts changed since the last refresh.
@@ -77,14 +123,23 @@ impl Sheet {
     ) -> Work {
         let mut dirty: BTreeSet<PieceKey> = BTreeSet::new();
         for fact in changed {
-            dirty.extend(self.readers.get(fact).into_iter().flatten().cloned());
+            let number = shared.facts.find(fact);
+            let slots = number
+                .and_then(|n| self.readers.get(&n))
+                .into_iter()
+                .flatten();
+            dirty.extend(
+                slots
+                    .filter_map(|slot| self.pieces.at(*slot))
+                    .map(|p| (*p.key).clone()),
+            );
         }
         let mut work = Work::default();
-        if !self.pieces.contains_key(&PieceKey::Roots) {
+        if !self.pieces.contains(&PieceKey::Roots) {
             dirty.insert(PieceKey::Roots);
         }
         if dirty.remove(&PieceKey::Roots) {
-            self.rebuild_roots(section, world, &mut dirty);
+            self.rebuild_roots(section, world, &mut dirty, shared);
             work.pieces += 1;
         }
         let mut splice: BTreeSet<TableKey> = BTreeSet::new();
@@ -97,7 +152,7 @@ impl Sheet {
             match &key {
                 PieceKey::Table(t) => {
                     splice.insert(t.clone());
-                    self.rebuild_table(section, world, t, &mut dirty);
+                    self.rebuild_table(section, world, t, &mut dirty, shared);
                 }
                 PieceKey::Host(t, h) => {
                     let old = self.host(t, h).cloned();
@@ -106,7 +161,7 @@ impl Sheet {
                     if !same(old.as_ref(), new.as_ref()) {
                         splice.insert(t.clone());
                     }
-                    self.keep(key, Output::Host(new), record);
+                    self.keep(key, Output::Host(new), record, shared);
                 }
                 _ => self.rebuild_resources(section, world, key, shared),
             }
@@ -122,9 +177,9 @@ impl Sheet {
 
     /// Pieces that an earlier step removed are not rebuilt.
     fn alive(&self, key: &PieceKey) -> bool {
-        self.pieces.contains_key(key)
+        self.pieces.contains(key)
             || !matches!(key, PieceKey::Host(..))
-            || self.pieces.contains_key(&PieceKey::Table(table_of(key)))
+            || self.pieces.contains(&PieceKey::Table(table_of(key)))
     }
 
     fn host(&self, table: &TableKey, key: &HostKey) -> Option<&Arc<HostBytes>> {
@@ -139,38 +194,32 @@ impl Sheet {
     }
 
     /// Replaces a piece and the record of what it read.
-    fn keep(&mut self, key: PieceKey, output: Output, record: Record) -> Option<Output> {
-        let facts: Box<[Arc<Fact>]> = record
-            .facts
-            .into_iter()
-            .map(|f| match self.readers.get_key_value(&f) {
-                Some((known, _)) => known.clone(),
-                None => Arc::new(f),
-            })
-            .collect();
+    fn keep(
+        &mut self,
+        key: PieceKey,
+        output: Output,
+        record: Record,
+        shared: &Interners,
+    ) -> Option<Output> {
         let old = self.drop_piece(&key);
+        let facts = shared.facts.numbers(record.facts);
+        let slot = self.pieces.insert(Piece {
+            key: Arc::new(key),
+            output,
+            facts: facts.clone(),
+            diagnostics: record.diagnostics,
+        });
         for f in &facts {
-            self.readers
-                .entry(f.clone())
-                .or_default()
-                .insert(key.clone());
+            self.readers.entry(*f).or_default().push(slot);
         }
-        self.pieces.insert(
-            key,
-            Piece {
-                output,
-                facts,
-                diagnostics: record.diagnostics,
-            },
-        );
         old
     }
 
     fn drop_piece(&mut self, key: &PieceKey) -> Option<Output> {
-        let old = self.pieces.remove(key)?;
+        let (slot, old) = self.pieces.remove(key)?;
         for f in &old.facts {
             if let Some(readers) = self.readers.get_mut(f) {
-                readers.remove(key);
+                readers.retain(|r| *r != slot);
                 if readers.is_empty() {
                     self.readers.remove(f);
                 }
@@ -179,7 +228,13 @@ impl Sheet {
         Some(old.output)
     }
 
-    fn rebuild_roots(&mut self, section: &Section, world: &World, dirty: &mut BTreeSet<PieceKey>) {
+    fn rebuild_roots(
+        &mut self,
+        section: &Section,
+        world: &World,
+        dirty: &mut BTreeSet<PieceKey>,
+        shared: &Interners,
+    ) {
         let reader = Reader::new(world);
         let mut keys = section.roots(&reader);
         keys.sort();
@@ -188,6 +243,7 @@ impl Sheet {
             PieceKey::Roots,
             Output::Keys(keys.clone()),
             reader.into_record(),
+            shared,
         ) {
             Some(Output::Keys(old)) => old,
             _ => Vec::new(),
@@ -221,7 +277,7 @@ impl Sheet {
             let ours = self
                 .set
                 .get(&o.name)
-                .is_some_and(|have| Arc::ptr_eq(have, o));
+                .is_some_and(|have| have.version == o.version && have.sources == o.sources);
             if !kept && ours {
                 self.set.remove(&o.name);
             }
@@ -239,7 +295,7 @@ impl Sheet {
         if let Some(bytes) = section.names(&reader, &key) {
             let record = reader.into_record();
             let sources = source_names(&record.sources);
-            self.keep(key, Output::Names(bytes, sources), record);
+            self.keep(key, Output::Names(bytes, sources), record, shared);
             return;
         }
         let drafts = section.resources(&reader, &key);
@@ -249,7 +305,7 @@ impl Sheet {
             .into_iter()
             .map(|d| d.finish(&sources, shared))
             .collect();
-        let old = match self.keep(key, Output::Resources(new.clone()), record) {
+        let old = match self.keep(key, Output::Resources(new.clone()), record, shared) {
             Some(Output::Resources(old)) => old,
             _ => Vec::new(),
         };
@@ -261,14 +317,11 @@ impl Sheet {
 
     /// Puts the table of names together from the entries of its services.
     fn splice_names(&mut self) {
-        let parts: BTreeMap<&PieceKey, (&Bytes, &Arc<[Text]>)> = self
-            .pieces
-            .iter()
-            .filter_map(|(k, p)| match &p.output {
-                Output::Names(bytes, sources) => Some((k, (bytes, sources))),
-                _ => None,
-            })
-            .collect();
+        let named = self.pieces.iter().filter_map(|p| match &p.output {
+            Output::Names(bytes, sources) => Some((&*p.key, (bytes, sources))),
+            _ => None,
+        });
+        let parts: BTreeMap<&PieceKey, (&Bytes, &Arc<[Text]>)> = named.collect();
         let bytes: Vec<Bytes> = parts.values().map(|(b, _)| (*b).clone()).collect();
         let sources: BTreeSet<&Text> = parts.values().flat_map(|(_, s)| s.iter()).collect();
         let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
@@ -293,6 +346,7 @@ impl Sheet {
         world: &World,
         table: &TableKey,
         dirty: &mut BTreeSet<PieceKey>,
+        shared: &Interners,
     ) {
         let reader = Reader::new(world);
         let hosts = section.hosts(&reader, table);
@@ -300,6 +354,7 @@ impl Sheet {
             PieceKey::Table(table.clone()),
             Output::Table(hosts.clone()),
             reader.into_record(),
+            shared,
         ) {
             Some(Output::Table(old)) => old,
             _ => Vec::new(),

@@ -10,7 +10,7 @@ use pilotfish_config::networking::{
 use pilotfish_ir::Millis;
 use pilotfish_ir::cluster::{self as ir, ConnectionPool, Keepalive, Policy, Warmup};
 use pilotfish_ir::route::HashPolicy;
-use pilotfish_mesh::{ExportTo, Reader, Service, host};
+use pilotfish_mesh::{ExportTo, Reader, Service};
 
 use crate::{Client, Text};
 
@@ -78,10 +78,7 @@ pub fn rule<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Opti
             })
         })
     };
-    let candidates: Vec<_> = host::candidates(&service.id.host)
-        .into_iter()
-        .filter_map(|key| reader.destination_rules(&key))
-        .collect();
+    let candidates = reader.destination_rules(&service.id.host);
     let in_namespace = |ns: &str| {
         candidates.iter().find_map(|ranked| {
             let mut plain = None;

@@ -201,7 +201,7 @@ fn written_hosts(
         {
             continue;
         }
-        for o in reader.virtual_services(h).iter().flat_map(|r| r.iter()) {
+        for o in reader.virtual_services_of(h).iter().flat_map(|r| r.iter()) {
             let Some(vs) = o.get::<VirtualService>() else {
                 continue;
             };
@@ -243,10 +243,10 @@ fn visible(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualService
 pub fn virtual_service_for<'w>(
     reader: &Reader<'w>,
     client: &Client,
-    h: &str,
+    h: &Text,
 ) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
-    host::candidates(h).iter().find_map(|key| {
-        reader.virtual_services(key)?.iter().find_map(|o| {
+    reader.virtual_services(h).into_iter().find_map(|ranked| {
+        ranked.iter().find_map(|o| {
             let vs = o.get::<VirtualService>()?;
             visible(reader, client, o, vs).then_some((o, vs))
         })
@@ -271,7 +271,7 @@ pub fn virtual_host(
         HostKey::CatchAll => Some(catch_all(visibility::allow_any(reader, client))),
         HostKey::Written(namespace, name, h) => {
             let o = reader
-                .virtual_services(h)?
+                .virtual_services_of(h)?
                 .iter()
                 .find(|o| o.key.namespace == *namespace && o.key.name == *name)?;
             let vs = o.get::<VirtualService>()?;

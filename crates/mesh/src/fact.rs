@@ -25,6 +25,10 @@ pub enum Fact {
     DestinationRules(Text),
     /// Virtual services for the mesh written for exactly this host (which may be a wildcard).
     VirtualServices(Text),
+    /// Which wildcard hosts have destination rules.
+    DestinationRuleWildcards,
+    /// Which wildcard hosts have virtual services for the mesh.
+    VirtualServiceWildcards,
     /// Which hosts have virtual services for the mesh.
     VirtualServiceHosts,
     /// Virtual services bound to a gateway, `namespace/name`.

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey};
 
+use crate::host;
 use crate::rules::{Ranked, delegate_ref};
 use crate::{
     Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World,
@@ -123,16 +125,40 @@ impl<'w> Reader<'w> {
         self.world.identities.get(id).map_or(&[], |v| v.as_slice())
     }
 
-    /// Destination rules written for exactly this host.
-    pub fn destination_rules(&self, host: &Text) -> Option<&'w Ranked> {
-        self.note(Fact::DestinationRules(host.clone()));
-        self.world.destination_rules.get(host)
+    /// Destination rules whose host covers `host`, the most specific host first.
+    pub fn destination_rules(&self, host: &Text) -> Vec<&'w Ranked> {
+        self.note(Fact::DestinationRuleWildcards);
+        self.covering(&self.world.destination_rules, host, Fact::DestinationRules)
+    }
+
+    /// Virtual services of the mesh whose host covers `host`, the most specific host first.
+    pub fn virtual_services(&self, host: &Text) -> Vec<&'w Ranked> {
+        self.note(Fact::VirtualServiceWildcards);
+        self.covering(&self.world.virtual_services, host, Fact::VirtualServices)
     }
 
     /// Virtual services of the mesh written for exactly this host.
-    pub fn virtual_services(&self, host: &Text) -> Option<&'w Ranked> {
+    pub fn virtual_services_of(&self, host: &Text) -> Option<&'w Ranked> {
         self.note(Fact::VirtualServices(host.clone()));
         self.world.virtual_services.get(host)
+    }
+
+    /// The exact host is always noted, a wildcard only if it has an entry: that none has is one fact for all hosts.
+    fn covering(
+        &self,
+        index: &'w OrdMap<Text, Ranked>,
+        host: &Text,
+        fact: fn(Text) -> Fact,
+    ) -> Vec<&'w Ranked> {
+        let mut out = Vec::new();
+        for key in host::candidates(host) {
+            let found = index.get(&key);
+            if key == *host || found.is_some() {
+                self.note(fact(key));
+            }
+            out.extend(found);
+        }
+        out
     }
 
     /// Hosts that have virtual services of the mesh.

@@ -148,13 +148,19 @@ pub(crate) fn replace(
     for (place, change) in edits {
         let (differs, fact) = match place {
             Place::DestinationRules(host) => {
-                let (differs, _) = edit(&mut next.destination_rules, &host, &change);
+                let (differs, moved) = edit(&mut next.destination_rules, &host, &change);
+                if moved && host.starts_with('*') {
+                    facts.insert(Fact::DestinationRuleWildcards);
+                }
                 (differs, Fact::DestinationRules(host))
             }
             Place::VirtualServices(host) => {
                 let (differs, moved) = edit(&mut next.virtual_services, &host, &change);
                 if moved {
                     facts.insert(Fact::VirtualServiceHosts);
+                }
+                if moved && host.starts_with('*') {
+                    facts.insert(Fact::VirtualServiceWildcards);
                 }
                 (differs, Fact::VirtualServices(host))
             }

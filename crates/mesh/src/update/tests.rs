@@ -219,6 +219,15 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     if a.network_gateways != b.network_gateways {
         out.insert(Fact::NetworkGateways);
     }
+    let wildcards = |m: &imbl::OrdMap<Text, Ranked>| -> Vec<Text> {
+        m.keys().filter(|h| h.starts_with('*')).cloned().collect()
+    };
+    if wildcards(&a.destination_rules) != wildcards(&b.destination_rules) {
+        out.insert(Fact::DestinationRuleWildcards);
+    }
+    if wildcards(&a.virtual_services) != wildcards(&b.virtual_services) {
+        out.insert(Fact::VirtualServiceWildcards);
+    }
     if a.virtual_services.keys().ne(b.virtual_services.keys()) {
         out.insert(Fact::VirtualServiceHosts);
     }
