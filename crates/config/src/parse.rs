@@ -252,21 +252,23 @@ impl Reader<'_> {
             alone,
         } = root;
         match envelope::items(value) {
-            Ok((kind, items)) => {
+            Ok((defaults, items)) => {
                 for (index, item) in items.into_iter().enumerate() {
                     let at = [Segment::Key("items".to_owned()), Segment::Index(index)];
                     let line = item_lines.get(index).copied().unwrap_or(line);
-                    self.object(item, kind.as_deref(), &at, line, alone);
+                    self.object(item, &defaults, &at, line, alone);
                 }
             }
-            Err(value) => self.object(value, None, &[], line, alone),
+            Err(value) => {
+                self.object(value, &envelope::ItemDefaults::default(), &[], line, alone);
+            }
         }
     }
 
     fn object(
         &mut self,
         value: Value,
-        default_kind: Option<&str>,
+        defaults: &envelope::ItemDefaults,
         at: &[Segment],
         line: u32,
         alone: bool,
@@ -274,7 +276,7 @@ impl Reader<'_> {
         let too_large =
             self.document.text.len() > MAX_OBJECT_BYTES && size(&value) > MAX_OBJECT_BYTES;
         let origin = self.origin(line);
-        let mut outcome = envelope::open(value, default_kind, at);
+        let mut outcome = envelope::open(value, defaults, at);
         if too_large {
             outcome.object = None;
             outcome.findings.push(Finding {

@@ -233,6 +233,13 @@ fn json_and_lists() {
         "10.0.0.1"
     );
 
+    let text =
+        r#"{"apiVersion": "v1", "kind": "NamespaceList", "items": [{"metadata": {"name": "a"}}]}"#;
+    assert_eq!(
+        documents(text, "a.json").objects[0].key.to_string(),
+        "Namespace/a"
+    );
+
     let yaml = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: a}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: [b]}\n";
     let parsed = documents(yaml, "l.yaml");
     assert_eq!(parsed.objects[0].origin.as_ref().unwrap().line, 4);

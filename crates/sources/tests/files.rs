@@ -271,6 +271,27 @@ async fn broken_files_keep_their_last_good_objects() {
 }
 
 #[tokio::test]
+async fn a_lasting_mistake_does_not_keep_everything_for_ever() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("all.yaml");
+    let broken = "---\nkind: [\n";
+    let (a, b) = (service("a", "a.example"), service("b", "b.example"));
+    fs::write(&file, format!("{a}---\n{b}")).unwrap();
+    let mut watched = Watched::start(&[dir.path()], options()).await;
+    // The second breaks: it stays. The first is deleted on purpose while the second is still broken: it goes.
+    fs::write(&file, format!("{a}{broken}")).unwrap();
+    watched
+        .until("broken", |w| w.report().contains("invalid YAML"))
+        .await;
+    assert_eq!(watched.hosts.len(), 2);
+    fs::write(&file, broken).unwrap();
+    watched.until("gone", |w| w.host("a").is_none()).await;
+    assert_eq!(watched.host("b"), Some("b.example"));
+    fs::write(&file, "# nothing left\n").unwrap();
+    watched.until("all gone", |w| w.hosts.is_empty()).await;
+}
+
+#[tokio::test]
 async fn half_written_files_are_waited_for() {
     use std::io::Write;
     let dir = TempDir::new().unwrap();
@@ -404,6 +425,21 @@ async fn a_replaced_directory_is_watched_again() {
     watched
         .until("still watched", |w| w.host("a") == Some("c.example"))
         .await;
+    // Deleted and made again at once, perhaps with the same inode.
+    for round in 0..5 {
+        let host = format!("d{round}.example");
+        fs::remove_dir_all(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("a.yaml"), service("a", &host)).unwrap();
+        watched
+            .until("made again", |w| w.host("a") == Some(host.as_str()))
+            .await;
+        let host = format!("e{round}.example");
+        fs::write(dir.join("a.yaml"), service("a", &host)).unwrap();
+        watched
+            .until("watched again", |w| w.host("a") == Some(host.as_str()))
+            .await;
+    }
 }
 
 #[tokio::test]

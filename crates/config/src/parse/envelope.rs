@@ -21,28 +21,39 @@ pub(super) struct Outcome {
     pub(super) findings: Vec<Finding>,
 }
 
-/// The items of a `List` and the kind they have if they do not say; anything else is given back.
-pub(super) fn items(value: Value) -> Result<(Option<String>, Vec<Value>), Value> {
+/// What the items of a list are if they do not say it themselves, as in the lists of the API server.
+#[derive(Debug, Default)]
+pub(super) struct ItemDefaults {
+    kind: Option<String>,
+    api_version: Option<String>,
+}
+
+/// The items of a `List` or `PodList`; anything else is given back.
+pub(super) fn items(value: Value) -> Result<(ItemDefaults, Vec<Value>), Value> {
     let Value::Object(mut map) = value else {
         return Err(value);
     };
-    let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default();
-    let Some(item_kind) = kind.strip_suffix("List") else {
+    let text = |field: &str| map.get(field).and_then(Value::as_str);
+    let item_kind = text("kind").and_then(|kind| kind.strip_suffix("List"));
+    let is_list = item_kind == Some("") || item_kind.is_some() && map.contains_key("items");
+    if !is_list || !matches!(map.get("items"), None | Some(Value::Null | Value::Array(_))) {
         return Err(Value::Object(map));
+    }
+    let defaults = match item_kind {
+        Some(kind) if !kind.is_empty() => ItemDefaults {
+            kind: Some(kind.to_owned()),
+            api_version: text("apiVersion").map(str::to_owned),
+        },
+        _ => ItemDefaults::default(),
     };
-    let item_kind = (!item_kind.is_empty()).then(|| item_kind.to_owned());
     match map.remove("items") {
-        Some(Value::Array(items)) => Ok((item_kind, items)),
-        None | Some(Value::Null) => Ok((item_kind, Vec::new())),
-        Some(items) => {
-            map.insert("items".to_owned(), items);
-            Err(Value::Object(map))
-        }
+        Some(Value::Array(items)) => Ok((defaults, items)),
+        _ => Ok((defaults, Vec::new())),
     }
 }
 
 /// Reads one object, found at `at` in its document.
-pub(super) fn open(value: Value, default_kind: Option<&str>, at: &[Segment]) -> Outcome {
+pub(super) fn open(value: Value, defaults: &ItemDefaults, at: &[Segment]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut scope = Scope {
         at,
@@ -56,7 +67,7 @@ pub(super) fn open(value: Value, default_kind: Option<&str>, at: &[Segment]) -> 
         );
         return outcome;
     };
-    let Some(kind) = scope.kind(&root, default_kind) else {
+    let Some(kind) = scope.kind(&root, defaults) else {
         return outcome;
     };
     let meta = meta::read(
@@ -142,7 +153,7 @@ impl Scope<'_> {
     }
 
     /// The kind, if it is one that we keep.
-    fn kind(&mut self, root: &Map<String, Value>, default_kind: Option<&str>) -> Option<Kind> {
+    fn kind(&mut self, root: &Map<String, Value>, defaults: &ItemDefaults) -> Option<Kind> {
         let text = |field: &str| match root.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.as_str())),
@@ -152,11 +163,11 @@ impl Scope<'_> {
             self.error("invalid-value", &[], "kind and apiVersion must be text");
             return None;
         };
-        let Some(kind) = kind.or(default_kind) else {
+        let Some(kind) = kind.or(defaults.kind.as_deref()) else {
             self.error("missing-field", &["kind"], "kind is missing");
             return None;
         };
-        let Some(version) = version else {
+        let Some(version) = version.or(defaults.api_version.as_deref()) else {
             self.error("missing-field", &["apiVersion"], "apiVersion is missing");
             return None;
         };

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::split::MAX_DOCUMENTS;
 use super::yaml::{Fault, MAX_NODES, too_deep};
 
 /// All values of `text`, each with the line it begins on.
@@ -30,6 +31,12 @@ pub(super) fn read(text: &str) -> Result<Vec<(u32, Value)>, Fault> {
         counted = start + blank;
         match stream.next() {
             None => return Ok(values),
+            Some(Ok(_)) if values.len() >= MAX_DOCUMENTS => {
+                return Err(Fault::limit(
+                    line,
+                    format!("more than {MAX_DOCUMENTS} values"),
+                ));
+            }
             Some(Ok(Strict(value))) => values.push((line as u32, value)),
             Some(Err(error)) => {
                 let message = error.to_string();

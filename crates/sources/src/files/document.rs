@@ -128,14 +128,14 @@ impl FileState {
                 return ReadFile { state, fresh };
             }
         };
-        let before: BTreeSet<ObjectKey> = old
-            .as_ref()
-            .map(|old| old.keys().cloned().collect())
-            .unwrap_or_default();
+        let old = old.unwrap_or_default();
+        let before: BTreeSet<ObjectKey> = old.keys().cloned().collect();
         let mut known: BTreeMap<u128, Vec<DocumentState>> = BTreeMap::new();
-        for document in old.map(|old| old.documents).unwrap_or_default() {
+        for document in old.documents {
             known.entry(document.hash).or_default().push(document);
         }
+        // A document that just broke may be any that is missing now. One that was broken before is not to blame.
+        let mut just_broke = false;
         let documents = parse::split(text);
         for document in documents.iter().take(parse::MAX_DOCUMENTS) {
             let hash = xxh3_128(document.text.as_bytes());
@@ -145,6 +145,7 @@ impl FileState {
             }
             let index = state.documents.len() as u32;
             let (read, objects) = DocumentState::read(document, hash, file);
+            just_broke |= read.unreadable;
             state.documents.push(read);
             fresh.extend(objects.into_iter().map(|object| (index, object)));
         }
@@ -154,13 +155,15 @@ impl FileState {
                 .diagnostics
                 .push(parse::too_many_documents(excess, file));
         }
-        if excess.is_some() || state.documents.iter().any(|document| document.unreadable) {
-            let named: BTreeSet<&ObjectKey> = state.named().collect();
-            state.retained = before
-                .into_iter()
-                .filter(|key| !named.contains(key))
-                .collect();
-        }
+        let still_broken = state.documents.iter().any(|document| document.unreadable);
+        let missing = match (just_broke || excess.is_some(), still_broken) {
+            (true, _) => before,
+            (false, true) => old.retained,
+            (false, false) => BTreeSet::new(),
+        };
+        let named: BTreeSet<&ObjectKey> = state.named().collect();
+        let retained = missing.into_iter().filter(|key| !named.contains(key));
+        state.retained = retained.collect();
         ReadFile { state, fresh }
     }
 

@@ -1,10 +1,10 @@
 //! What the file system reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
@@ -42,11 +42,15 @@ struct Watching {
     watcher: Option<RecommendedWatcher>,
     /// Which directory each root was when it was last watched.
     watched: BTreeMap<PathBuf, (u64, u64)>,
+    /// Roots whose failure was logged.
+    complained: BTreeSet<PathBuf>,
 }
 
 #[derive(Default)]
 struct Reports {
     look: Mutex<Look>,
+    /// Roots that came or went: their watch is gone, even if the next directory of that name has the same number.
+    stale: Mutex<BTreeSet<PathBuf>>,
     arrived: Notify,
 }
 
@@ -95,7 +99,7 @@ impl Watch {
         let watch = Self {
             watcher: Mutex::new(Watching {
                 watcher,
-                watched: BTreeMap::new(),
+                ..Watching::default()
             }),
             reports,
             roots,
@@ -107,7 +111,7 @@ impl Watch {
 
     /// Whether every directory is watched.
     pub(super) fn is_complete(&self) -> bool {
-        let watching = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        let watching = lock(&self.watcher);
         self.roots
             .iter()
             .all(|root| watching.watched.contains_key(&root.absolute))
@@ -120,31 +124,28 @@ impl Watch {
 
     /// All reports since the last call.
     pub(super) fn take(&self) -> Look {
-        std::mem::take(
-            &mut *self
-                .reports
-                .look
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        std::mem::take(&mut *lock(&self.reports.look))
     }
 
     /// Watches directories that are not watched, or that were replaced since.
     pub(super) fn rearm(&self) {
-        let mut watching = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watching = lock(&self.watcher);
         let Watching {
             watcher: Some(watcher),
             watched,
+            complained,
         } = &mut *watching
         else {
             return;
         };
+        let stale = std::mem::take(&mut *lock(&self.reports.stale));
         for root in &self.roots {
             let path = &root.absolute;
             let identity = std::fs::metadata(path)
                 .ok()
                 .map(|metadata| (metadata.dev(), metadata.ino()));
-            if identity.is_some() && watched.get(path) == identity.as_ref() {
+            if identity.is_some() && watched.get(path) == identity.as_ref() && !stale.contains(path)
+            {
                 continue;
             }
             if watched.remove(path).is_some() {
@@ -165,11 +166,13 @@ impl Watch {
             match watcher.watch(path, self.mode) {
                 Ok(()) => {
                     watched.insert(path.clone(), identity);
+                    complained.remove(path);
                     self.reports.everything();
                 }
-                Err(error) => {
+                Err(error) if complained.insert(path.clone()) => {
                     tracing::warn!(path = %path.display(), %error, "directory cannot be watched, it is polled instead");
                 }
+                Err(_) => {}
             }
         }
     }
@@ -177,10 +180,7 @@ impl Watch {
 
 impl Reports {
     fn everything(&self) {
-        self.look
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .everything = true;
+        lock(&self.look).everything = true;
         self.arrived.notify_one();
     }
 
@@ -199,7 +199,7 @@ impl Reports {
             EventKind::Modify(_) => (false, false),
             _ => (true, false),
         };
-        let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut look = lock(&self.look);
         let mut relevant = false;
         for path in &event.paths {
             let Some(path) = as_given(path, roots) else {
@@ -207,6 +207,9 @@ impl Reports {
             };
             // A directory or a link matters when it comes, goes or changes its name; a file always does.
             let wanted = filter(&path);
+            if structure && roots.iter().any(|root| root.given == path) {
+                lock(&self.stale).extend(event.paths.iter().cloned());
+            }
             if wanted || structure {
                 relevant = true;
                 look.everything |= structure;
@@ -235,4 +238,9 @@ fn as_given(path: &Path, roots: &[Root]) -> Option<PathBuf> {
             root.given.join(rest)
         })
     })
+}
+
+/// Nothing here can be left half-changed, so a lock that a panic poisoned is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
