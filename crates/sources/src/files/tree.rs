@@ -390,3 +390,79 @@ pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use pilotfish_config::Snapshot;
+    use pilotfish_config::Store;
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// The content of a file: objects as (name, content), or no file.
+    type Content = Option<Vec<(u8, u8)>>;
+
+    fn text(objects: &[(u8, u8)]) -> String {
+        objects.iter().fold(String::new(), |text, (name, content)| {
+            text + &format!(
+                "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: o{name}}}\ndata: {{x: \"{content}\"}}\n"
+            )
+        })
+    }
+
+    /// Everything that a store holds and its place, as text.
+    fn shown(snapshot: &Snapshot) -> Vec<String> {
+        let line = |object: &Arc<Object>| {
+            let origin = object.origin.as_ref().expect("a place");
+            format!("{} {:?} {origin}", object.key, object.spec)
+        };
+        snapshot.objects.values().map(line).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// However files change, what was told step by step is what reading everything afresh gives.
+        #[test]
+        fn steps_add_up_to_the_whole(
+            steps in prop::collection::vec(
+                (0_usize..4, prop::option::weighted(0.8, prop::collection::vec((0_u8..5, 0_u8..3), 0..5))),
+                1..12,
+            ),
+            whole in any::<bool>(),
+        ) {
+            let dir = TempDir::new().expect("a directory");
+            let roots = vec![dir.path().to_owned()];
+            let mut tree = Tree::new(roots.clone(), Options::default());
+            let mut store = Store::new();
+            let source = store.register("files");
+            for (file, content) in steps {
+                let content: Content = content;
+                let path = dir.path().join(format!("{file}.yaml"));
+                match &content {
+                    Some(objects) => fs::write(&path, text(objects)).expect("a file"),
+                    None => drop(fs::remove_file(&path)),
+                }
+                let look = Look {
+                    everything: whole || content.is_none(),
+                    files: BTreeMap::from([(path, true)]),
+                    at_once: true,
+                };
+                let batch = tree.look(&look).unwrap_or_default();
+                let stepwise = store.apply(source, batch.changes).snapshot;
+                prop_assert!(tree.pending.is_empty());
+
+                let mut afresh = Tree::new(roots.clone(), Options::default());
+                let batch = afresh.look(&Look::first()).unwrap_or_default();
+                let mut other = Store::new();
+                let source = other.register("files");
+                let whole = other.apply(source, batch.changes).snapshot;
+                prop_assert_eq!(shown(&stepwise), shown(&whole));
+                prop_assert_eq!(&tree.reported, &batch.diagnostics);
+            }
+        }
+    }
+}
