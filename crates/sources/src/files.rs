@@ -1,6 +1,6 @@
 //! Objects and mesh settings from files, which are watched.
 //!
-//! [`Tree`] holds what was read and decides what changed; it is plain, blocking code. [`DirectorySource::run`] is the
+//! `Tree` holds what was read and decides what changed; it is plain, blocking code. [`DirectorySource::run`] is the
 //! loop around it: wait for the file system to report something, let that settle, look, send.
 
 use std::path::{Path, PathBuf};

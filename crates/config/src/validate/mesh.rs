@@ -88,6 +88,29 @@ pub(super) fn check_config(check: &mut Checker, mesh: &MeshConfig) {
         "extensionProviders",
         &mesh.extension_providers,
         |check, provider| {
+            at_most_one(
+                check,
+                &[
+                    ("envoyExtAuthzHttp", provider.envoy_ext_authz_http.is_some()),
+                    ("envoyExtAuthzGrpc", provider.envoy_ext_authz_grpc.is_some()),
+                    ("zipkin", provider.zipkin.is_some()),
+                    ("lightstep", provider.lightstep.is_some()),
+                    ("datadog", provider.datadog.is_some()),
+                    ("stackdriver", provider.stackdriver.is_some()),
+                    ("opencensus", provider.opencensus.is_some()),
+                    ("skywalking", provider.skywalking.is_some()),
+                    ("opentelemetry", provider.opentelemetry.is_some()),
+                    ("prometheus", provider.prometheus.is_some()),
+                    (
+                        "envoyFileAccessLog",
+                        provider.envoy_file_access_log.is_some(),
+                    ),
+                    ("envoyHttpAls", provider.envoy_http_als.is_some()),
+                    ("envoyTcpAls", provider.envoy_tcp_als.is_some()),
+                    ("envoyOtelAls", provider.envoy_otel_als.is_some()),
+                    ("sds", provider.sds.is_some()),
+                ],
+            );
             if provider.name.is_empty() {
                 check.field("name", |check| {
                     check.warn("must not be empty", "the provider cannot be referred to");
