@@ -219,7 +219,7 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     if a.network_gateways != b.network_gateways {
         out.insert(Fact::NetworkGateways);
     }
-    let wildcards = |m: &imbl::OrdMap<Text, Ranked>| -> Vec<Text> {
+    let wildcards = |m: &imbl::OrdMap<crate::Text, crate::rules::Ranked>| -> Vec<crate::Text> {
         m.keys().filter(|h| h.starts_with('*')).cloned().collect()
     };
     if wildcards(&a.destination_rules) != wildcards(&b.destination_rules) {
