@@ -1,8 +1,9 @@
-//! Response messages as lists of byte chunks, assembled from resources that are encoded already.
+//! Response messages, assembled piece by piece from resources that are encoded already.
 //!
 //! Protobuf fields concatenate, so a response is: a few small fields, then per resource a tag, a length and its bytes.
-//! Large bodies are shared (`Bytes` of the resource itself, one reference each); small ones are copied into a common
-//! buffer, because a chunk costs more than the copy. The first chunk starts with gRPC's five-byte message prefix.
+//! Nothing is put together before the transport asks: a waiting response is a list of references, whatever its size.
+//! Large bodies are handed over as they are (`Bytes` of the resource itself); small ones are copied into a piece, because a
+//! piece of its own costs more than the copy. The first piece starts with gRPC's five-byte message prefix.
 
 use std::sync::Arc;
 
@@ -13,26 +14,53 @@ use crate::resource::{Resource, Version};
 /// Bodies of at least this many bytes are shared, smaller ones are copied.
 pub const SHARE_FROM: usize = 4096;
 
+/// A piece is at most about this long, so that progress shows and the transport buffers little.
+const PIECE: usize = 64 * 1024;
+
 /// gRPC's prefix: one byte "not compressed", four bytes length.
 const PREFIX: usize = 5;
 
 /// Length of a version in text.
 const VERSION: usize = 16;
 
-/// One gRPC message, ready to be written.
+/// One gRPC message that is yet to be written.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
-    chunks: Vec<Bytes>,
+    /// Prefix and leading fields.
+    head: Bytes,
+    resources: Vec<Arc<Resource>>,
+    /// Resources carry names and versions.
+    delta: bool,
+    /// Fields after the resources.
+    tail: Bytes,
     len: usize,
 }
 
 impl Frames {
-    /// The chunks in order.
-    pub fn chunks(&self) -> &[Bytes] {
-        &self.chunks
+    /// `resources` is the length of all of them in the message.
+    fn new(
+        head: BytesMut,
+        all: &[Arc<Resource>],
+        delta: bool,
+        tail: BytesMut,
+        resources: usize,
+    ) -> Self {
+        let message = head.len() + resources + tail.len();
+        let mut prefixed = BytesMut::with_capacity(PREFIX + head.len());
+        prefixed.put_u8(0);
+        // A message of 4 GiB cannot be expressed; the length is then wrong and the client ends the stream.
+        prefixed.put_u32(u32::try_from(message).unwrap_or(u32::MAX));
+        prefixed.put_slice(&head);
+        Self {
+            head: prefixed.freeze(),
+            resources: all.to_vec(),
+            delta,
+            tail: tail.freeze(),
+            len: PREFIX + message,
+        }
     }
 
-    /// Bytes in all chunks.
+    /// Bytes in all pieces.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -45,81 +73,85 @@ impl Frames {
     /// The message without gRPC's prefix in one piece, for tests and debug pages.
     pub fn message(&self) -> Bytes {
         let mut all = BytesMut::with_capacity(self.len);
-        for chunk in &self.chunks {
-            all.put_slice(chunk);
+        for piece in self.clone().into_pieces() {
+            all.put_slice(&piece);
         }
         all.freeze().slice(PREFIX.min(self.len)..)
     }
 
-    pub(crate) fn into_chunks(self) -> Vec<Bytes> {
-        self.chunks
-    }
-}
-
-/// Builds one message.
-struct Writer {
-    chunks: Vec<Bytes>,
-    buffer: BytesMut,
-    len: usize,
-}
-
-impl Writer {
-    /// `message` is the exact length of the message, `copied` about how much of it is not shared.
-    fn new(message: usize, copied: usize) -> Self {
-        let mut buffer = BytesMut::with_capacity(copied + PREFIX);
-        buffer.put_u8(0);
-        // A message of 4 GiB cannot be expressed; the length is then wrong and the client ends the stream.
-        buffer.put_u32(u32::try_from(message).unwrap_or(u32::MAX));
-        Self {
-            chunks: Vec::new(),
-            buffer,
-            len: 0,
+    /// The message in pieces, each made when it is asked for.
+    pub fn into_pieces(self) -> Pieces {
+        Pieces {
+            head: self.head,
+            resources: self.resources.into_iter(),
+            delta: self.delta,
+            body: Bytes::new(),
+            tail: self.tail,
+            left: self.len,
         }
     }
+}
 
-    fn key(&mut self, field: u8, len: usize) {
-        self.buffer.put_u8(field << 3 | 2);
-        put_varint(&mut self.buffer, len as u64);
-    }
+/// What is left of a message.
+#[derive(Debug)]
+pub struct Pieces {
+    head: Bytes,
+    resources: std::vec::IntoIter<Arc<Resource>>,
+    delta: bool,
+    /// The rest of a shared body.
+    body: Bytes,
+    tail: Bytes,
+    left: usize,
+}
 
-    fn text(&mut self, field: u8, text: &str) {
-        self.key(field, text.len());
-        self.buffer.put_slice(text.as_bytes());
-    }
+impl Iterator for Pieces {
+    type Item = Bytes;
 
-    fn shared(&mut self, bytes: &Bytes) {
-        if bytes.len() < SHARE_FROM {
-            self.buffer.put_slice(bytes);
+    fn next(&mut self) -> Option<Bytes> {
+        let piece = if self.body.is_empty() {
+            self.gather()
         } else {
-            self.flush();
-            self.len += bytes.len();
-            self.chunks.push(bytes.clone());
-        }
-    }
-
-    fn flush(&mut self) {
-        if !self.buffer.is_empty() {
-            self.len += self.buffer.len();
-            self.chunks.push(self.buffer.split().freeze());
-        }
-    }
-
-    fn finish(mut self) -> Frames {
-        self.flush();
-        Frames {
-            chunks: self.chunks,
-            len: self.len,
-        }
+            self.body.split_to(self.body.len().min(PIECE))
+        };
+        self.left = self.left.saturating_sub(piece.len());
+        (!piece.is_empty()).then_some(piece)
     }
 }
 
-/// How much of these resources' bytes is copied.
-fn copied(resources: &[Arc<Resource>]) -> usize {
-    resources
-        .iter()
-        .map(|r| r.any.len())
-        .filter(|len| *len < SHARE_FROM)
-        .sum()
+impl Pieces {
+    /// Copies what is small until the piece is full or a shared body is next.
+    fn gather(&mut self) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.left.min(PIECE + SHARE_FROM));
+        out.put_slice(&std::mem::take(&mut self.head));
+        while out.len() < PIECE {
+            let Some(resource) = self.resources.next() else {
+                out.put_slice(&std::mem::take(&mut self.tail));
+                break;
+            };
+            if self.delta {
+                key(&mut out, 2, delta_len(&resource));
+                text(&mut out, 1, &resource.version.to_string());
+                text(&mut out, 3, &resource.name);
+            }
+            key(&mut out, 2, resource.any.len());
+            if resource.any.len() >= SHARE_FROM {
+                self.body = resource.any.clone();
+                break;
+            }
+            out.put_slice(&resource.any);
+        }
+        out.freeze()
+    }
+}
+
+fn key(out: &mut BytesMut, field: u8, len: usize) {
+    out.put_u8(field << 3 | 2);
+    put_varint(out, len as u64);
+}
+
+fn text(out: &mut BytesMut, field: u8, text: &str) {
+    key(out, field, text.len());
+    out.put_slice(text.as_bytes());
 }
 
 /// Encodes a `DiscoveryResponse`.
@@ -129,22 +161,12 @@ pub fn discovery_response(
     nonce: &str,
     resources: &[Arc<Resource>],
 ) -> Frames {
-    let version = version.to_string();
-    let head = field_len(version.len()) + field_len(type_url.len()) + field_len(nonce.len());
-    let message = head
-        + resources
-            .iter()
-            .map(|r| field_len(r.any.len()))
-            .sum::<usize>();
-    let mut w = Writer::new(message, head + 8 * resources.len() + copied(resources));
-    w.text(1, &version);
-    w.text(4, type_url);
-    w.text(5, nonce);
-    for resource in resources {
-        w.key(2, resource.any.len());
-        w.shared(&resource.any);
-    }
-    w.finish()
+    let mut head = BytesMut::new();
+    text(&mut head, 1, &version.to_string());
+    text(&mut head, 4, type_url);
+    text(&mut head, 5, nonce);
+    let len = resources.iter().map(|r| field_len(r.any.len())).sum();
+    Frames::new(head, resources, false, BytesMut::new(), len)
 }
 
 /// Length of the fields of a delta `Resource`.
@@ -159,29 +181,14 @@ pub fn delta_response(
     resources: &[Arc<Resource>],
     removed: &[Arc<str>],
 ) -> Frames {
-    let head = field_len(type_url.len()) + field_len(nonce.len());
-    let names: usize = removed.iter().map(|n| field_len(n.len())).sum();
-    let message = head
-        + names
-        + resources
-            .iter()
-            .map(|r| field_len(delta_len(r)))
-            .sum::<usize>();
-    let headers: usize = resources.iter().map(|r| 40 + r.name.len()).sum();
-    let mut w = Writer::new(message, head + names + headers + copied(resources));
-    w.text(4, type_url);
-    w.text(5, nonce);
-    for resource in resources {
-        w.key(2, delta_len(resource));
-        w.text(1, &resource.version.to_string());
-        w.text(3, &resource.name);
-        w.key(2, resource.any.len());
-        w.shared(&resource.any);
-    }
+    let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
+    text(&mut head, 4, type_url);
+    text(&mut head, 5, nonce);
     for name in removed {
-        w.text(6, name);
+        text(&mut tail, 6, name);
     }
-    w.finish()
+    let len = resources.iter().map(|r| field_len(delta_len(r))).sum();
+    Frames::new(head, resources, true, tail, len)
 }
 
 /// Encodes a `google.protobuf.Any` around an encoded message.
@@ -290,7 +297,7 @@ mod tests {
     }
 
     fn checked(frames: &Frames) -> Bytes {
-        let all: Vec<u8> = frames.chunks().iter().flatten().copied().collect();
+        let all: Vec<u8> = frames.clone().into_pieces().flatten().collect();
         assert_eq!(all.len(), frames.len());
         assert_eq!(all[0], 0);
         assert_eq!(
@@ -347,12 +354,14 @@ mod tests {
         let large = resource("large", 100_000);
         let small: Vec<_> = (0..100).map(|i| resource(&format!("s{i}"), 100)).collect();
         let frames = discovery_response("t", Version(0), "n", &small);
-        assert_eq!(frames.chunks().len(), 1);
+        assert_eq!(frames.into_pieces().count(), 1);
         let mut mixed = small;
         mixed.insert(50, large.clone());
         let frames = delta_response("t", "n", &mixed, &[]);
-        assert_eq!(frames.chunks().len(), 3);
-        assert_eq!(frames.chunks()[1].as_ptr(), large.any.as_ptr());
+        let pieces: Vec<Bytes> = frames.into_pieces().collect();
+        // What comes before, the body in two pieces, what comes after.
+        assert_eq!(pieces.len(), 4);
+        assert_eq!(pieces[1].as_ptr(), large.any.as_ptr());
     }
 
     #[test]

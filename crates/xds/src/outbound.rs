@@ -1,6 +1,6 @@
-//! The way out of a stream: a queue of byte chunks between the task that makes responses and the transport that takes them.
+//! The way out of a stream: a queue of responses between the task that makes them and the transport that takes them.
 //!
-//! The transport takes chunks as the client's flow-control window allows. The queue accepts a new response only when
+//! The transport takes pieces as the client's flow-control window allows. The queue accepts a new response only when
 //! nearly all of the last one was taken, so that a slow client holds references to at most one large response here; what
 //! changes meanwhile is merged into the next one.
 
@@ -16,16 +16,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::frame::Frames;
+use crate::frame::{Frames, Pieces};
 
 /// Another response is accepted when no more than this is queued.
 const LOW_WATER: usize = 64 * 1024;
-/// Chunks are handed over in pieces of at most this, so that progress shows and the transport buffers little.
-const PIECE: usize = 64 * 1024;
 
 #[derive(Debug)]
 struct State {
-    chunks: VecDeque<Bytes>,
+    responses: VecDeque<Pieces>,
     queued: usize,
     end: Option<Status>,
     ended: bool,
@@ -58,7 +56,7 @@ pub(crate) struct ResponseBody(Arc<Shared>);
 pub(crate) fn channel() -> (Outbound, ResponseBody) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
-            chunks: VecDeque::new(),
+            responses: VecDeque::new(),
             queued: 0,
             end: None,
             ended: false,
@@ -103,7 +101,7 @@ impl Outbound {
             state.progress = Instant::now();
         }
         state.queued += frames.len();
-        state.chunks.extend(frames.into_chunks());
+        state.responses.push_back(frames.into_pieces());
         wake(state);
     }
 
@@ -117,7 +115,7 @@ impl Outbound {
     /// Ends the stream and drops what is queued.
     pub(crate) fn abort(&self, status: Status) {
         let mut state = self.0.lock();
-        state.chunks.clear();
+        state.responses.clear();
         state.queued = 0;
         state.end.get_or_insert(status);
         wake(state);
@@ -147,15 +145,12 @@ impl http_body::Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let mut state = self.0.lock();
-        if let Some(mut chunk) = state.chunks.pop_front() {
-            let piece = if chunk.len() > PIECE {
-                let piece = chunk.split_to(PIECE);
-                state.chunks.push_front(chunk);
-                piece
-            } else {
-                chunk
+        while let Some(response) = state.responses.front_mut() {
+            let Some(piece) = response.next() else {
+                state.responses.pop_front();
+                continue;
             };
-            state.queued -= piece.len();
+            state.queued = state.queued.saturating_sub(piece.len());
             state.progress = Instant::now();
             drop(state);
             self.0.taken.notify_one();
@@ -183,7 +178,7 @@ impl Drop for ResponseBody {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.gone = true;
-        state.chunks.clear();
+        state.responses.clear();
         state.queued = 0;
         drop(state);
         self.0.taken.notify_one();
