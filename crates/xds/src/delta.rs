@@ -109,7 +109,7 @@ impl Protocol for Session {
         let nonce = self.watches.next_nonce();
         self.watches
             .get_mut(type_url)?
-            .record_withdrawal(nonce, version_of(&[]), &names);
+            .record_withdrawal(nonce, version_of(&[]), &names, false);
         Some(respond(type_url, nonce, &[], &names))
     }
 

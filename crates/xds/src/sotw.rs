@@ -88,9 +88,15 @@ impl Protocol for Session {
             watch.settle(view, generation);
             return None;
         }
+        // The proxy does without; an empty response would tell it nothing, and Envoy may take it for an error.
+        if resources.is_empty() && type_url.is_optional() {
+            watch.leave(view, generation);
+            return None;
+        }
         if *type_url == TypeUrl::Cluster {
-            self.watches
-                .clusters_sent(resources.iter().map(|r| &r.name));
+            let doubtful = watch.doubtful(&view);
+            let sent = resources.iter().map(|r| &r.name);
+            self.watches.clusters_sent(sent.chain(&doubtful));
         }
         let nonce = self.watches.next_nonce();
         let watch = self.watches.get_mut(type_url)?;
@@ -108,11 +114,16 @@ impl Protocol for Session {
         if names.is_empty() {
             return None;
         }
+        if *type_url == TypeUrl::Cluster {
+            let watch = self.watches.get(type_url)?;
+            let doubtful = watch.doubtful(watch.base());
+            self.watches.clusters_sent(doubtful.iter());
+        }
         let nonce = self.watches.next_nonce();
         let watch = self.watches.get_mut(type_url)?;
         let resources: Vec<_> = watch.wanted(watch.base()).cloned().collect();
         let version = version_of(&resources);
-        watch.record_withdrawal(nonce, version, &names);
+        watch.record_withdrawal(nonce, version, &names, true);
         Some(respond(type_url, version, nonce, &resources))
     }
 
@@ -190,6 +201,7 @@ fn wants_all(watch: &Watch, type_url: &TypeUrl, names: &[String]) -> bool {
 /// Takes away what is not in the list.
 fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, names: &[String]) {
     let wildcard = watch.subscription.is_wildcard() && wants_all(watch, type_url, names);
+    watch.ever_named |= !names.is_empty();
     watch.subscription.set_wildcard(wildcard);
     let listed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let mut kept = watch.subscription.named().clone();

@@ -159,6 +159,12 @@ impl TypeUrl {
         )
     }
 
+    /// Whether a proxy does without a resource of this type until it comes: what there is none of is then not worth a
+    /// response, unless the protocol can name it as missing.
+    pub(crate) fn is_optional(&self) -> bool {
+        matches!(self, T::ExtensionConfig | T::Secret)
+    }
+
     /// Whether a subscription to `a` includes every `a/…` (Envoy's "namespace matching", used for virtual hosts).
     pub(crate) fn is_namespaced(&self) -> bool {
         matches!(self, T::VirtualHost)

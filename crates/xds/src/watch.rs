@@ -31,7 +31,7 @@ struct Sent {
     view: View,
     /// Names in the response for another reason than a difference from `prior`.
     names: Names,
-    /// The newest suspect that the response has dealt with.
+    /// The newest suspect that the response has dealt with; 0 for none.
     suspects: u64,
     generation: Generation,
 }
@@ -295,6 +295,26 @@ impl Watch {
         }
     }
 
+    /// The request is left without a response, since there is nothing to put into it.
+    pub(crate) fn leave(&mut self, view: View, generation: Generation) {
+        self.answer = false;
+        self.asked.clear();
+        self.settle(view, generation);
+    }
+
+    /// What a complete response may bring anew without a change: the client has rejected it, or may be about to.
+    pub(crate) fn doubtful(&self, view: &View) -> Names {
+        let rejected = self.suspects.iter().map(|(_, view)| view);
+        let under_way = self.unanswered.iter().map(|s| &s.prior);
+        let owed = self.unanswered.iter().flat_map(|s| &s.names);
+        rejected
+            .chain(under_way)
+            .flat_map(|held| held.changes(view).map(|c| c.name().clone()))
+            .chain(owed.chain(&self.owed).cloned())
+            .filter(|n| self.subscription.covers(n))
+            .collect()
+    }
+
     /// All that the next response has to mention, ordered by name, no name twice.
     pub(crate) fn items(&self, view: &View) -> Vec<Item> {
         let mut items = Vec::new();
@@ -415,7 +435,8 @@ impl Watch {
         }
         self.answer = false;
         let prior = std::mem::replace(&mut self.base, view);
-        self.push_sent(nonce, prior, names, generation, version);
+        self.generation = generation;
+        self.push_sent(nonce, prior, names, self.last_suspect, version);
     }
 
     fn push_sent(
@@ -423,7 +444,7 @@ impl Watch {
         nonce: Nonce,
         prior: View,
         names: Names,
-        generation: Generation,
+        suspects: u64,
         version: Version,
     ) {
         if self.unanswered.len() == MAX_UNANSWERED
@@ -436,11 +457,10 @@ impl Watch {
             prior,
             view: self.base.clone(),
             names,
-            suspects: self.last_suspect,
-            generation,
+            suspects,
+            generation: self.generation,
         });
         self.sent = Some(nonce);
-        self.generation = generation;
         self.version = Some(version);
     }
 
@@ -473,16 +493,17 @@ impl Watch {
             .collect()
     }
 
-    /// Takes note that a withdrawal is on its way.
-    pub(crate) fn record_withdrawal(&mut self, nonce: Nonce, version: Version, names: &[Arc<str>]) {
-        let (prior, generation) = (self.base.clone(), self.generation);
-        self.push_sent(
-            nonce,
-            prior,
-            names.iter().cloned().collect(),
-            generation,
-            version,
-        );
+    /// Takes note that a withdrawal is on its way. Unless it is complete it says nothing about what was rejected before.
+    pub(crate) fn record_withdrawal(
+        &mut self,
+        nonce: Nonce,
+        version: Version,
+        names: &[Arc<str>],
+        complete: bool,
+    ) {
+        let suspects = if complete { self.last_suspect } else { 0 };
+        let names = names.iter().cloned().collect();
+        self.push_sent(nonce, self.base.clone(), names, suspects, version);
     }
 
     /// All that is wanted and there, by section and name.

@@ -1,7 +1,9 @@
 //! The rules of the incremental variant.
 
 use pilotfish_protos::envoy::service::discovery::v3::DeltaDiscoveryRequest;
-use pilotfish_xds::TypeUrl::{self, Cluster, Endpoints, Listener, Route, VirtualHost};
+use pilotfish_xds::TypeUrl::{
+    self, Cluster, Endpoints, ExtensionConfig, Listener, Route, Secret, VirtualHost,
+};
 use pilotfish_xds::{Protocol, RequestError, SessionConfig, Verdict, View};
 
 use crate::support::{Delta, delta, delta_ack, error, names, resource, set, view};
@@ -42,6 +44,18 @@ fn a_first_request_is_answered_even_if_there_is_nothing() {
         assert!(first.resources.is_empty() && first.removed_resources.is_empty());
         s.ack(&first);
         assert!(s.push(&t, &View::default()).is_none());
+    }
+}
+
+#[test]
+fn what_a_proxy_does_without_is_reported_missing() {
+    for t in [Secret, ExtensionConfig] {
+        let mut s = Delta::new();
+        s.subscribe(&t, &["a"], &[]);
+        let first = s.push(&t, &View::default()).unwrap();
+        assert_eq!(first.removed_resources, ["a"]);
+        s.ack(&first);
+        assert_eq!(names(&s.push(&t, &view(&t, &[("a", "1")])).unwrap()), ["a"]);
     }
 }
 

@@ -167,6 +167,18 @@ async fn a_server_that_is_not_ready_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_is_waited_for_in_silence() {
+    let run = Running::start(limits()).await;
+    let mut client = run.sotw().await;
+    client.first(&Secret, &["a"]).await;
+    client.silent().await;
+    run.fake.change(&Secret, "other", Some("1"));
+    client.silent().await;
+    run.fake.change(&Secret, "a", Some("1"));
+    assert_eq!(contents(&Secret, &[], &client.acked(&["a"]).await), ["1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn single_type_services_and_unknown_paths() {
     let run = Running::start(limits()).await;
     for t in [Cluster, Endpoints, Listener, Route, Secret] {

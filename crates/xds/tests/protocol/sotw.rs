@@ -1,7 +1,7 @@
 //! The rules of the state-of-the-world variant.
 
 use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
-use pilotfish_xds::TypeUrl::{Cluster, Endpoints, Listener, Route};
+use pilotfish_xds::TypeUrl::{Cluster, Endpoints, ExtensionConfig, Listener, Route, Secret};
 use pilotfish_xds::{Protocol, SessionConfig, Verdict, View};
 
 use crate::support::{Sotw, contents, error, sotw_ack, view};
@@ -46,6 +46,31 @@ fn a_first_request_is_answered_even_if_there_is_nothing() {
         assert!(first.resources.is_empty());
         s.ack(&first, &["x"]);
         assert!(s.push(&t, &View::default()).is_none());
+    }
+}
+
+#[test]
+fn what_a_proxy_does_without_is_not_answered_until_it_comes() {
+    for t in [Secret, ExtensionConfig] {
+        let mut s = Sotw::new();
+        s.subscribe(&t, &["a"]);
+        assert!(s.push(&t, &View::default()).is_none());
+        assert!(!s.0.watches().get(&t).unwrap().wants_answer());
+        // Asked again, for more, of which there is none either.
+        s.subscribe(&t, &["a"]);
+        s.subscribe(&t, &["a", "b"]);
+        assert!(s.push(&t, &view(&t, &[("c", "c1")])).is_none());
+        let r = s.push(&t, &view(&t, AB)).unwrap();
+        assert_eq!(contents(&t, AB, &r), ["a", "b"]);
+        s.ack(&r, &["a", "b"]);
+        s.request(sotw_ack(&r, &["a", "b", "later"]));
+        assert!(s.push(&t, &view(&t, AB)).is_none());
+        assert!(
+            s.push(&t, &view(&t, &[("b", "b1")])).is_none(),
+            "a removal alone is not news"
+        );
+        let r = s.push(&t, &view(&t, &[("b", "b1"), ("later", "l1")]));
+        assert_eq!(contents(&t, AB, &r.unwrap()), ["l1"]);
     }
 }
 
@@ -128,6 +153,18 @@ fn an_empty_list_stays_a_wildcard_while_nothing_was_named() {
             .len(),
         1
     );
+}
+
+#[test]
+fn a_star_in_a_stale_request_ends_the_meaning_of_the_empty_list() {
+    let mut s = Sotw::new();
+    s.subscribe(&Cluster, &[]);
+    let first = s.push(&Cluster, &view(&Cluster, AB)).unwrap();
+    s.subscribe(&Cluster, &[]);
+    let second = s.push(&Cluster, &view(&Cluster, AB)).unwrap();
+    assert_eq!(s.request(sotw_ack(&first, &["*"])), Verdict::Stale);
+    s.ack(&second, &[]);
+    assert!(s.push(&Cluster, &view(&Cluster, &[("a", "a2")])).is_none());
 }
 
 #[test]
