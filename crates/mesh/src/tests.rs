@@ -166,8 +166,8 @@ fn an_external_name_is_an_alias() {
 fn dangling_references_are_reported() {
     let world = world(&format!(
         "{WEB}{{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {{name: v, namespace: shop}}, spec: {{hosts: [web], \
-         gateways: [mesh, none], http: [{{route: [{{destination: {{host: nowhere}}}}, {{destination: {{host: web, subset: s, port: \
-         {{number: 81}}}}}}]}}]}}}}\n---\n{{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {{name: d, namespace: \
+         gateways: [mesh, none], http: [{{route: [{{destination: {{host: nowhere}}, weight: 1}}, {{destination: {{host: web, subset: s, \
+         port: {{number: 81}}}}, weight: 1}}]}}]}}}}\n---\n{{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {{name: d, namespace: \
          shop}}, spec: {{host: web, subsets: [{{name: t, labels: {{version: v9}}}}]}}}}"
     ));
     let mut codes: Vec<_> = world.diagnostics().into_iter().map(|d| d.code).collect();

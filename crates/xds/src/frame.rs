@@ -39,7 +39,7 @@ pub struct Frames {
 impl Frames {
     /// `resources` is the length of all of them in the message.
     fn new(
-        head: BytesMut,
+        head: &BytesMut,
         all: &[Arc<Resource>],
         delta: bool,
         tail: BytesMut,
@@ -50,7 +50,7 @@ impl Frames {
         prefixed.put_u8(0);
         // A message of 4 GiB cannot be expressed; the length is then wrong and the client ends the stream.
         prefixed.put_u32(u32::try_from(message).unwrap_or(u32::MAX));
-        prefixed.put_slice(&head);
+        prefixed.put_slice(head);
         Self {
             head: prefixed.freeze(),
             resources: all.to_vec(),
@@ -166,7 +166,7 @@ pub fn discovery_response(
     text(&mut head, 4, type_url);
     text(&mut head, 5, nonce);
     let len = resources.iter().map(|r| field_len(r.any.len())).sum();
-    Frames::new(head, resources, false, BytesMut::new(), len)
+    Frames::new(&head, resources, false, BytesMut::new(), len)
 }
 
 /// Length of the fields of a delta `Resource`.
@@ -188,7 +188,7 @@ pub fn delta_response(
         text(&mut tail, 6, name);
     }
     let len = resources.iter().map(|r| field_len(delta_len(r))).sum();
-    Frames::new(head, resources, true, tail, len)
+    Frames::new(&head, resources, true, tail, len)
 }
 
 /// Encodes a `google.protobuf.Any` around an encoded message.
