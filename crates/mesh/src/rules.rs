@@ -125,11 +125,16 @@ pub(crate) fn replace(
     let snapshot = next.snapshot.clone();
     let mut edits: BTreeMap<Place, Edit<'_>> = BTreeMap::new();
     for key in changed {
-        let hostless = |snapshot: &Snapshot| {
-            let service = snapshot.get(key).and_then(|o| o.get::<VirtualService>());
-            service.is_some_and(|s| s.hosts.is_empty())
+        let delegate = |snapshot: &Snapshot| {
+            let object = snapshot.get(key)?;
+            let service = object.get::<VirtualService>()?;
+            service.hosts.is_empty().then(|| object.clone())
         };
-        if hostless(&old.snapshot) || hostless(&snapshot) {
+        let differs = match (delegate(&old.snapshot), delegate(&snapshot)) {
+            (Some(a), Some(b)) => !a.same_content(&b),
+            (a, b) => a.is_some() || b.is_some(),
+        };
+        if differs {
             facts.insert(Fact::Delegate(delegate_ref(&key.name, &key.namespace)));
         }
         if let Some(before) = old.snapshot.get(key) {

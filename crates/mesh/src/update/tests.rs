@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
 
 use imbl::OrdMap;
+use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{Object, ObjectKey, Snapshot, parse};
 use proptest::prelude::*;
 
@@ -218,6 +219,20 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     }
     if a.network_gateways != b.network_gateways {
         out.insert(Fact::NetworkGateways);
+    }
+    let delegates = |w: &World| -> BTreeMap<ObjectKey, Arc<Object>> {
+        let all = w.snapshot.typed::<VirtualService>();
+        let hostless = all.filter(|(_, service)| service.hosts.is_empty());
+        hostless.map(|(o, _)| (o.key.clone(), o.clone())).collect()
+    };
+    let (before, after) = (delegates(a), delegates(b));
+    for key in before.keys().chain(after.keys()) {
+        let same =
+            matches!((before.get(key), after.get(key)), (Some(a), Some(b)) if a.same_content(b));
+        if !same {
+            let name = format!("{}/{}", key.namespace, key.name);
+            out.insert(Fact::Delegate(name.into()));
+        }
     }
     let wildcards = |m: &imbl::OrdMap<crate::Text, crate::rules::Ranked>| -> Vec<crate::Text> {
         m.keys().filter(|h| h.starts_with('*')).cloned().collect()
