@@ -17,7 +17,7 @@ use pilotfish_mesh::rules::Ranked;
 use pilotfish_mesh::{Instance, Protocol, Reader, host};
 
 use crate::virtual_service::{self, Place, selects};
-use crate::{Client, ListenerScope, Text, outbound, policy};
+use crate::{Client, ListenerScope, Text, chain, outbound, policy};
 
 /// A server of a Gateway object.
 struct Bound<'w> {
@@ -134,7 +134,7 @@ fn http_listener(reader: &Reader<'_>, scope: &ListenerScope, at: &At) -> Listene
         vec![at.0.clone()]
     };
     let name = outbound::listener_name(&binds[0], at.1);
-    let mut h = outbound::http(reader, Side::Gateway, scope.tracing.clone(), scope.http10);
+    let mut h = chain::http(reader, Side::Gateway, scope.tracing.clone(), scope.http10);
     h.routes = Routes::Discovered(table_name(at));
     h.stat_prefix = Text::from(format!("outbound_{name}"));
     h.use_remote_address = Some(true);

@@ -14,7 +14,7 @@ use pilotfish_ir::{Cluster, ClusterName, Listener, Millis, RouteTable, VirtualHo
 use pilotfish_mesh::{Protocol, Reader, Service, ServiceId};
 
 use crate::{
-    Families, InboundScope, Interception, Text, cluster, outbound, policy, route, visibility,
+    Families, InboundScope, Interception, Text, chain, cluster, outbound, policy, route, visibility,
 };
 
 /// One port of the application.
@@ -142,7 +142,7 @@ fn intercept(reader: &Reader<'_>, scope: &InboundScope, served: Vec<Chain>) -> L
         },
         explicit_match: false,
         tls: None,
-        handler: Handler::Tcp(outbound::tcp_to(ClusterName::BlackHole, Side::Server)),
+        handler: Handler::Tcp(chain::tcp_to(ClusterName::BlackHole, Side::Server)),
         metadata_exchange: true,
         connect_timeout: None,
         origin: None,
@@ -360,13 +360,13 @@ fn server_tls(reader: &Reader<'_>, http: bool) -> DownstreamMutual {
 }
 
 fn tcp_handler(reader: &Reader<'_>, s: &Served, to: ClusterName) -> Tcp {
-    let mut tcp = outbound::tcp_to(to, Side::Server);
-    tcp.codec = outbound::codec(reader, s.protocol);
+    let mut tcp = chain::tcp_to(to, Side::Server);
+    tcp.codec = chain::codec(reader, s.protocol);
     tcp
 }
 
 fn http_handler(reader: &Reader<'_>, scope: &InboundScope, s: &Served, to: ClusterName) -> Handler {
-    let mut h = outbound::http(reader, Side::Server, scope.tracing.clone(), scope.http10);
+    let mut h = chain::http(reader, Side::Server, scope.tracing.clone(), scope.http10);
     let passthrough = s.target == 0;
     let (table, stat) = if passthrough {
         (

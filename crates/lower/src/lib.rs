@@ -5,6 +5,7 @@
 //! cannot be read, so results can be shared by all proxies whose scope is equal.
 #![deny(clippy::disallowed_methods)]
 
+mod chain;
 pub mod cluster;
 mod delegate;
 pub mod dns;

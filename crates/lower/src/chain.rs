@@ -1,0 +1,449 @@
+//! What an outbound listener does with a connection: chains of HTTP and byte streams, by default or as written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pilotfish_config::Object;
+use pilotfish_config::networking::{
+    L4MatchAttributes, RouteDestination, TlsMatchAttributes, VirtualService,
+};
+use pilotfish_ir::listener::{
+    Chain, ChainMatch, ClientCert, DnsCache, EscapedSlashes, Handler, Http, Routes, Side, Tcp,
+    TcpCodec, Tracing, Transport,
+};
+use pilotfish_ir::route::HashPolicy;
+use pilotfish_ir::{ClusterName, Millis};
+use pilotfish_mesh::{Protocol, Reader, Resolution, Service};
+
+use crate::virtual_service::{self, Place, selects};
+use crate::{ListenerScope, Text, cluster, policy, route, visibility};
+
+/// ALPN of HTTP in plain text, as the inspector reports it.
+const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
+const HANDSHAKE: Millis = Millis::secs(15);
+
+/// Bytes to one cluster that names its own statistics.
+pub(crate) fn tcp_to(cluster: ClusterName, side: Side) -> Tcp {
+    Tcp {
+        stat_prefix: stat_name(&cluster),
+        to: vec![(cluster, 0)],
+        idle_timeout: None,
+        max_duration: None,
+        hash_source_ip: false,
+        codec: TcpCodec::Raw,
+        side,
+        forward_by_sni: None,
+    }
+}
+
+/// How statistics name a cluster.
+fn stat_name(cluster: &ClusterName) -> Text {
+    match cluster {
+        ClusterName::Passthrough => Text::from("PassthroughCluster"),
+        ClusterName::BlackHole => Text::from("BlackHoleCluster"),
+        ClusterName::InboundPassthrough | ClusterName::InboundPassthroughV6 => {
+            Text::from("InboundPassthroughCluster")
+        }
+        ClusterName::Inbound { port } => Text::from(format!("inbound|{port}||")),
+        ClusterName::Outbound { port, subset, host } => {
+            Text::from(format!("outbound|{port}|{subset}|{host}"))
+        }
+    }
+}
+
+/// One service at one port, about to be added.
+pub(crate) struct Offer<'a> {
+    pub(crate) service: &'a Arc<Service>,
+    pub(crate) number: u16,
+    pub(crate) protocol: Protocol,
+    pub(crate) binds: Vec<Text>,
+    pub(crate) bind_to_port: bool,
+}
+
+pub(crate) fn same_traffic(a: &ChainMatch, b: &ChainMatch) -> bool {
+    let names = |m: &ChainMatch| {
+        m.server_names
+            .iter()
+            .filter(|n| &***n != "*")
+            .cloned()
+            .collect::<BTreeSet<_>>()
+    };
+    let nets = |m: &ChainMatch| m.networks.iter().cloned().collect::<BTreeSet<_>>();
+    a.transport == b.transport && a.alpn == b.alpn && names(a) == names(b) && nets(a) == nets(b)
+}
+
+/// Chains for one service, and what a listener made of them speaks.
+pub(crate) fn chains(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[Text],
+    on_wildcard: bool,
+) -> (Vec<Chain>, Protocol) {
+    if offer.protocol.is_http() {
+        let detect = on_wildcard && offer.protocol != Protocol::HttpProxy;
+        let chain = http_chain(
+            reader,
+            scope,
+            offer,
+            Text::from(offer.number.to_string()),
+            detect,
+        );
+        return (
+            vec![chain],
+            if detect {
+                Protocol::Auto
+            } else {
+                offer.protocol
+            },
+        );
+    }
+    let mut out = tcp_chains(reader, scope, offer, networks, on_wildcard);
+    if offer.protocol.is_auto() {
+        let name = if on_wildcard {
+            offer.number.to_string()
+        } else {
+            format!("{}:{}", offer.service.id.host, offer.number)
+        };
+        out.push(http_chain(reader, scope, offer, Text::from(name), true));
+    }
+    (out, offer.protocol)
+}
+
+/// `address/length` of an address or network.
+pub(crate) fn network(s: &str) -> Option<(Text, u8)> {
+    if let Ok(net) = s.parse::<ipnet::IpNet>() {
+        return Some((Text::from(net.addr().to_string()), net.prefix_len()));
+    }
+    let ip: std::net::IpAddr = s.parse().ok()?;
+    Some((Text::from(s), if ip.is_ipv4() { 32 } else { 128 }))
+}
+
+fn tcp_chains(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[Text],
+    on_wildcard: bool,
+) -> Vec<Chain> {
+    let service = offer.service;
+    let nets: Vec<(Text, u8)> = networks
+        .iter()
+        .filter_map(|n| network(n))
+        .filter(|(a, _)| &**a != visibility::UNSPECIFIED)
+        .collect();
+    let written = route::virtual_service_for(reader, &scope.client, &service.id.host);
+    if let Some((object, vs)) = written {
+        reader.uses(&object.key);
+        let mut out = written_chains(reader, scope, offer, &nets, object, vs);
+        let complete = out.iter().any(|c| {
+            c.matches.networks == nets
+                && (!c.matches.server_names.is_empty() || !offer.protocol.is_tls())
+        });
+        if complete || (offer.protocol.is_tls() && !out.is_empty()) {
+            return out;
+        }
+        out.push(default_tcp_chain(reader, scope, offer, nets, on_wildcard));
+        return out;
+    }
+    vec![default_tcp_chain(reader, scope, offer, nets, on_wildcard)]
+}
+
+fn default_tcp_chain(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: Vec<(Text, u8)>,
+    on_wildcard: bool,
+) -> Chain {
+    let service = offer.service;
+    let port = if service.ports.len() == 1 {
+        service.ports[0].number
+    } else {
+        offer.number
+    };
+    let cluster = ClusterName::Outbound {
+        port,
+        subset: Text::default(),
+        host: service.id.host.clone(),
+    };
+    // On a shared address only the server name tells TLS services apart.
+    let by_name =
+        offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
+    let mut tcp = tcp_to(cluster, Side::Client);
+    tcp.codec = codec(reader, offer.protocol);
+    limit(reader, scope, &mut tcp, service, "", port);
+    if service.resolution == Resolution::DynamicDns && offer.protocol.is_tls() {
+        tcp.forward_by_sni = Some(DnsCache {
+            host: service.id.host.clone(),
+            family: cluster::dns_family(scope.client.families),
+            port: offer.number,
+        });
+    }
+    let server_names = if by_name {
+        vec![service.id.host.clone()]
+    } else {
+        Vec::new()
+    };
+    chain(
+        ChainMatch {
+            networks,
+            server_names,
+            ..Default::default()
+        },
+        Handler::Tcp(tcp),
+    )
+}
+
+/// What the rule of a destination says about byte streams to it.
+fn limit(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    tcp: &mut Tcp,
+    service: &Service,
+    subset: &str,
+    port: u16,
+) {
+    let rule = policy::rule(reader, &scope.client, service);
+    let subset = rule.and_then(|r| r.subset(subset));
+    let effective = policy::effective(rule, subset, port);
+    let settings = effective.connection_pool.and_then(|p| p.tcp);
+    tcp.idle_timeout = settings
+        .as_ref()
+        .and_then(|t| t.idle_timeout)
+        .map(|d| d.get().into());
+    tcp.max_duration = settings
+        .as_ref()
+        .and_then(|t| t.max_connection_duration)
+        .map(|d| d.get().into());
+    tcp.hash_source_ip =
+        policy::hash_policy(effective.load_balancer.as_ref()) == Some(HashPolicy::SourceIp);
+}
+
+/// Chains a VirtualService writes for TCP or TLS traffic to a host.
+fn written_chains(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[(Text, u8)],
+    object: &Object,
+    vs: &VirtualService,
+) -> Vec<Chain> {
+    let mut out = Vec::new();
+    let subnets = |own: &[String]| {
+        if own.is_empty() {
+            networks.to_vec()
+        } else {
+            own.iter().filter_map(|s| network(s)).collect()
+        }
+    };
+    let origin = Some(virtual_service::path_of(object, "virtual-service"));
+    if offer.protocol.is_tls() {
+        for tls in vs.tls.iter().filter(|t| !t.route.is_empty()) {
+            for m in tls
+                .r#match
+                .iter()
+                .filter(|m| tls_applies(m, scope, offer.number))
+            {
+                let server_names = m.sni_hosts.iter().map(|s| Text::from(s.as_str())).collect();
+                let matches = ChainMatch {
+                    networks: subnets(&m.destination_subnets),
+                    server_names,
+                    ..Default::default()
+                };
+                if out
+                    .iter()
+                    .any(|c: &Chain| same_traffic(&c.matches, &matches))
+                {
+                    continue;
+                }
+                let mut c = chain(
+                    matches,
+                    Handler::Tcp(weighted(reader, scope, offer, object, &tls.route)),
+                );
+                c.origin.clone_from(&origin);
+                out.push(c);
+            }
+        }
+        return out;
+    }
+    for tcp in vs.tcp.iter().filter(|t| !t.route.is_empty()) {
+        let hit = tcp
+            .r#match
+            .iter()
+            .find(|m| tcp_applies(m, scope, offer.number));
+        if !tcp.r#match.is_empty() && hit.is_none() {
+            continue;
+        }
+        let own: Vec<String> = tcp
+            .r#match
+            .iter()
+            .filter(|m| tcp_applies(m, scope, offer.number))
+            .flat_map(|m| m.destination_subnets.clone())
+            .collect();
+        let everything =
+            tcp.r#match.is_empty() || hit.is_some_and(|m| m.destination_subnets.is_empty());
+        let matches = ChainMatch {
+            networks: subnets(if everything { &[] } else { &own }),
+            ..Default::default()
+        };
+        let mut c = chain(
+            matches,
+            Handler::Tcp(weighted(reader, scope, offer, object, &tcp.route)),
+        );
+        c.origin = origin.clone().filter(|_| everything);
+        out.push(c);
+        if everything {
+            break;
+        }
+    }
+    out
+}
+
+fn mesh_gateway(gateways: &[String]) -> bool {
+    gateways.is_empty() || gateways.iter().any(|g| g == "mesh")
+}
+
+fn tls_applies(m: &TlsMatchAttributes, scope: &ListenerScope, port: u16) -> bool {
+    (m.port == 0 || m.port == u32::from(port))
+        && mesh_gateway(&m.gateways)
+        && selects(&m.source_labels, &scope.client)
+        && (m.source_namespace.is_empty() || m.source_namespace == *scope.client.namespace)
+}
+
+fn tcp_applies(m: &L4MatchAttributes, scope: &ListenerScope, port: u16) -> bool {
+    (m.port == 0 || m.port == u32::from(port))
+        && mesh_gateway(&m.gateways)
+        && selects(&m.source_labels, &scope.client)
+        && (m.source_namespace.is_empty() || m.source_namespace == *scope.client.namespace)
+}
+
+fn weighted(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    object: &Object,
+    routes: &[RouteDestination],
+) -> Tcp {
+    let place = Place {
+        client: &scope.client,
+        port: offer.number,
+        gateways: &[],
+        tls: false,
+    };
+    let several = routes.len() > 1;
+    let to: Vec<(ClusterName, u32)> = routes
+        .iter()
+        .filter(|r| !several || r.weight > 0)
+        .filter_map(|r| {
+            let d = r.destination.as_ref()?;
+            Some((
+                virtual_service::cluster(reader, place, &object.key.namespace, d),
+                u32::try_from(r.weight).unwrap_or(0),
+            ))
+        })
+        .collect();
+    let stat_prefix = match to.as_slice() {
+        [(one, _)] if !several => stat_name(one),
+        _ => Text::from(format!("{}.{}", object.key.name, object.key.namespace)),
+    };
+    let mut tcp = tcp_to(ClusterName::BlackHole, Side::Client);
+    tcp.stat_prefix = stat_prefix;
+    tcp.codec = codec(reader, offer.protocol);
+    if !to.is_empty() {
+        tcp.to = to;
+    }
+    tcp
+}
+
+/// Protocols whose statistics Envoy can keep; some only if switched on.
+pub(crate) fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
+    let on = |name: &str, default: bool| {
+        reader
+            .settings()
+            .features
+            .get(name)
+            .map_or(default, |v| &**v == "true")
+    };
+    match p {
+        Protocol::Mongo if on("PILOT_ENABLE_MONGO_FILTER", true) => TcpCodec::Mongo,
+        Protocol::MySql if on("PILOT_ENABLE_MYSQL_FILTER", false) => TcpCodec::MySql,
+        Protocol::Redis if on("PILOT_ENABLE_REDIS_FILTER", false) => TcpCodec::Redis,
+        _ => TcpCodec::Raw,
+    }
+}
+
+fn chain(matches: ChainMatch, handler: Handler) -> Chain {
+    Chain {
+        name: Text::default(),
+        matches,
+        explicit_match: false,
+        tls: None,
+        handler,
+        metadata_exchange: false,
+        connect_timeout: Some(HANDSHAKE),
+        origin: None,
+    }
+}
+
+fn http_chain(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    table: Text,
+    detect: bool,
+) -> Chain {
+    let mut h = http(reader, Side::Client, scope.tracing.clone(), scope.http10);
+    h.routes = Routes::Discovered(table);
+    h.grpc_web = offer.protocol == Protocol::GrpcWeb;
+    h.use_remote_address = Some(false);
+    if offer.service.resolution == Resolution::DynamicDns {
+        h.dns_caches.push(DnsCache {
+            host: offer.service.id.host.clone(),
+            family: cluster::dns_family(scope.client.families),
+            port: offer.number,
+        });
+    }
+    let matches = if detect {
+        ChainMatch {
+            transport: Some(Transport::Plain),
+            alpn: PLAIN_HTTP.iter().map(|s| Text::from(*s)).collect(),
+            ..Default::default()
+        }
+    } else {
+        ChainMatch::default()
+    };
+    chain(matches, Handler::Http(Box::new(h)))
+}
+
+/// HTTP handling as the mesh configures it; the caller says where the routes are.
+pub(crate) fn http(reader: &Reader<'_>, side: Side, tracing: Tracing, http10: bool) -> Http {
+    use pilotfish_config::mesh::NormalizationType as N;
+    let normalization = reader
+        .mesh()
+        .path_normalization
+        .as_ref()
+        .map_or(N::Default, |p| p.normalization);
+    Http {
+        side,
+        stat_prefix: Text::default(),
+        routes: Routes::Discovered(Text::default()),
+        http2: false,
+        grpc_web: false,
+        dns_caches: Vec::new(),
+        tracing,
+        normalize_path: normalization != N::None,
+        merge_slashes: matches!(normalization, N::MergeSlashes | N::DecodeAndMergeSlashes),
+        escaped_slashes: if normalization == N::DecodeAndMergeSlashes {
+            EscapedSlashes::Unescape
+        } else {
+            EscapedSlashes::Keep
+        },
+        use_remote_address: Some(false),
+        client_cert: ClientCert::Sanitize,
+        forward_continue: true,
+        server_name: None,
+        http10,
+        sanitize: false,
+    }
+}
