@@ -384,14 +384,23 @@ fn sections(
             .service(&i.service)
             .is_some_and(|s| s.resolution == Resolution::Passthrough)
     });
-    let label = |name: &str| labels.get(name).filter(|v| !v.is_empty()).cloned();
+    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+    // Envoy refuses an empty tag.
+    let or_unknown = |t: &Text| {
+        if t.is_empty() {
+            Text::from("unknown")
+        } else {
+            t.clone()
+        }
+    };
     let tracing = Tracing {
-        service: label("service.istio.io/canonical-name").unwrap_or_else(|| Text::from("unknown")),
-        revision: label("service.istio.io/canonical-revision")
+        service: or_unknown(&label("service.istio.io/canonical-name")),
+        revision: Some(label("service.istio.io/canonical-revision"))
+            .filter(|r| !r.is_empty())
             .unwrap_or_else(|| Text::from("latest")),
-        namespace: facts.namespace.clone(),
-        cluster: facts.cluster.clone(),
-        mesh: facts.mesh_id.clone(),
+        namespace: or_unknown(&facts.namespace),
+        cluster: or_unknown(&facts.cluster),
+        mesh: or_unknown(&facts.mesh_id),
         sampling: 100,
     };
     let d = || facts.dialect.clone();
