@@ -36,6 +36,9 @@ impl Fabric {
     pub fn new() -> Result<Self> {
         let hub = Namespace::new("hub")?;
         hub.ip(&["link", "add", "bridge", "type", "bridge"])?;
+        // Without an address of its own a bridge takes the lowest of its ports, and changes it when a pod joins: what the
+        // others send to the old one is lost until they ask again.
+        hub.ip(&["link", "set", "bridge", "address", "02:00:00:00:00:01"])?;
         hub.ip(&[
             "addr",
             "add",

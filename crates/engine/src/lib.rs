@@ -1,7 +1,7 @@
 //! Keeps translated pieces up to date: rebuilds what a change touched and shares the rest.
 //!
 //! - [`Engine`] owns the current [`World`](pilotfish_mesh::World) and a log of which facts each generation changed.
-//! - A [`Section`](section::Section) is one part of a proxy's configuration for one scope. All proxies whose scope is
+//! - A section is one part of a proxy's configuration for one scope. All proxies whose scope is
 //!   equal share its sheet, and with it the encoded resources.
 //! - A sheet is made of pieces: one destination, one port, one virtual host. Each remembers the facts it read. Asking for
 //!   a sheet brings it up to date: pieces that read a changed fact are lowered again, and what comes out equal is kept.
