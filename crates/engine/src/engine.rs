@@ -19,6 +19,8 @@ use crate::section::{Interners, Section};
 use crate::selectors::Selectors;
 use crate::sheet::Sheet;
 
+/// The label by which endpoints of the same node are preferred; the node is part of the scope if somebody reads it.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 /// How many generations a sheet may lag behind before it is rebuilt whole.
 const HISTORY: usize = 1024;
 
@@ -122,7 +124,7 @@ impl Engine {
         let update = world.update(snapshot, changed);
         let next = Arc::new(update.world);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let mut rescoped = false;
+        let mut rescoped = state.selectors.replace_mesh(&old.mesh, &snapshot.mesh);
         for key in changed.iter().filter(|k| {
             matches!(
                 k.kind,
@@ -298,7 +300,7 @@ impl Engine {
                 state.world.clone(),
                 state.generation,
                 state.selectors.clone(),
-                state.node_bound > 0,
+                state.node_bound > 0 || state.selectors.reads(HOSTNAME),
             )
         };
         let reader = Reader::new(&world);

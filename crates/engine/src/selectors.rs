@@ -3,12 +3,21 @@
 use std::collections::BTreeMap;
 
 use pilotfish_config::Object;
-use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
+use pilotfish_config::mesh::MeshConfig;
+use pilotfish_config::networking::{
+    DestinationRule, Gateway, LocalityLoadBalancerSetting, Sidecar, VirtualService,
+};
 use pilotfish_mesh::Text;
 
 /// Label keys with the number of selectors that read them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selectors(BTreeMap<Text, usize>);
+
+/// Labels that endpoints are compared with.
+fn priorities(setting: Option<&LocalityLoadBalancerSetting>) -> impl Iterator<Item = &str> {
+    let all = setting.into_iter().flat_map(|l| &l.failover_priority);
+    all.map(|p| p.split_once('=').map_or(p.as_str(), |(k, _)| k))
+}
 
 fn keys(object: &Object) -> Vec<&str> {
     let mut out: Vec<&str> = Vec::new();
@@ -39,10 +48,7 @@ fn keys(object: &Object) -> Vec<&str> {
                     .filter_map(|l| l.load_balancer.as_ref()),
             )
         });
-        let priorities = balancers
-            .filter_map(|b| b.locality_lb_setting.as_ref())
-            .flat_map(|l| &l.failover_priority);
-        out.extend(priorities.map(|p| p.split_once('=').map_or(p.as_str(), |(k, _)| k)));
+        out.extend(balancers.flat_map(|b| priorities(b.locality_lb_setting.as_ref())));
     } else if let Some(v) = object.get::<VirtualService>() {
         out.extend(
             v.http
@@ -72,13 +78,29 @@ fn keys(object: &Object) -> Vec<&str> {
 impl Selectors {
     /// Replaces what one object reads. True if the set of labels changed.
     pub(crate) fn replace(&mut self, old: Option<&Object>, new: Option<&Object>) -> bool {
+        let (old, new) = (old.map(keys), new.map(keys));
+        self.exchange(
+            old.into_iter().flatten().collect(),
+            new.into_iter().flatten().collect(),
+        )
+    }
+
+    /// Replaces what the mesh's own configuration reads. True if the set of labels changed.
+    pub(crate) fn replace_mesh(&mut self, old: &MeshConfig, new: &MeshConfig) -> bool {
+        self.exchange(
+            priorities(old.locality_lb_setting.as_ref()).collect(),
+            priorities(new.locality_lb_setting.as_ref()).collect(),
+        )
+    }
+
+    fn exchange(&mut self, old: Vec<&str>, new: Vec<&str>) -> bool {
         let mut changed = false;
-        for k in new.iter().flat_map(|o| keys(o)) {
+        for k in new {
             let n = self.0.entry(Text::from(k)).or_default();
             changed |= *n == 0;
             *n += 1;
         }
-        for k in old.iter().flat_map(|o| keys(o)) {
+        for k in old {
             if let Some(n) = self.0.get_mut(k) {
                 *n -= 1;
                 if *n == 0 {
@@ -88,6 +110,11 @@ impl Selectors {
             }
         }
         changed
+    }
+
+    /// Whether some selector reads a label.
+    pub(crate) fn reads(&self, label: &str) -> bool {
+        self.0.contains_key(label)
     }
 
     /// The labels of a proxy that count.

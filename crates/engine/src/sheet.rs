@@ -16,12 +16,12 @@ use crate::section::{HostBytes, Interners, PieceKey, Section, source_names};
 /// What a piece came to.
 #[derive(Debug)]
 enum Output {
-    /// The keys of other pieces.
-    Keys(Vec<PieceKey>),
+    /// The keys of other pieces, and the objects that decided which there are.
+    Keys(Vec<PieceKey>, Arc<[Text]>),
     /// Finished resources.
     Resources(Vec<Arc<Resource>>),
-    /// Virtual hosts of a table, in order of ownership.
-    Table(Vec<HostKey>),
+    /// Virtual hosts of a table, in order of ownership, and the objects that decided which there are.
+    Table(Vec<HostKey>, Arc<[Text]>),
     /// An encoded virtual host, if there is one.
     Host(Option<Arc<HostBytes>>),
     /// Encoded names of a service, and the objects they came from.
@@ -138,11 +138,11 @@ impl Sheet {
         if !self.pieces.contains(&PieceKey::Roots) {
             dirty.insert(PieceKey::Roots);
         }
+        let mut splice: BTreeSet<TableKey> = BTreeSet::new();
         if dirty.remove(&PieceKey::Roots) {
-            self.rebuild_roots(section, world, &mut dirty, shared);
+            self.rebuild_roots(section, world, &mut dirty, &mut splice, shared);
             work.pieces += 1;
         }
-        let mut splice: BTreeSet<TableKey> = BTreeSet::new();
         // Tables come before hosts in key order, so the hosts a table adds are still ahead.
         while let Some(key) = dirty.pop_first() {
             if !self.alive(&key) {
@@ -233,21 +233,26 @@ impl Sheet {
         section: &Section,
         world: &World,
         dirty: &mut BTreeSet<PieceKey>,
+        splice: &mut BTreeSet<TableKey>,
         shared: &Interners,
     ) {
         let reader = Reader::new(world);
         let mut keys = section.roots(&reader);
         keys.sort();
         keys.dedup();
-        let old = match self.keep(
-            PieceKey::Roots,
-            Output::Keys(keys.clone()),
-            reader.into_record(),
-            shared,
-        ) {
-            Some(Output::Keys(old)) => old,
-            _ => Vec::new(),
+        let record = reader.into_record();
+        let chosen_by = source_names(&record.sources);
+        let output = Output::Keys(keys.clone(), chosen_by.clone());
+        let (old, before) = match self.keep(PieceKey::Roots, output, record, shared) {
+            Some(Output::Keys(old, before)) => (old, before),
+            _ => (Vec::new(), Arc::default()),
         };
+        if before != chosen_by {
+            splice.extend(keys.iter().filter_map(|k| match k {
+                PieceKey::Table(t) => Some(t.clone()),
+                _ => None,
+            }));
+        }
         for gone in old.iter().filter(|k| keys.binary_search(k).is_err()) {
             dirty.remove(gone);
             self.remove(gone);
@@ -255,11 +260,19 @@ impl Sheet {
         dirty.extend(keys.into_iter().filter(|k| old.binary_search(k).is_err()));
     }
 
+    /// The objects that decided which pieces there are: what is put together from pieces is made from these, too.
+    fn roots_chosen_by(&self) -> &[Text] {
+        match self.pieces.get(&PieceKey::Roots).map(|p| &p.output) {
+            Some(Output::Keys(_, chosen_by)) => chosen_by,
+            _ => &[],
+        }
+    }
+
     /// Removes a piece and the resources it made.
     fn remove(&mut self, key: &PieceKey) {
         match self.drop_piece(key) {
             Some(Output::Resources(all)) => self.withdraw(&all, &[]),
-            Some(Output::Table(hosts)) => {
+            Some(Output::Table(hosts, _)) => {
                 let PieceKey::Table(t) = key else { return };
                 for h in hosts {
                     self.drop_piece(&PieceKey::Host(t.clone(), h));
@@ -323,7 +336,8 @@ impl Sheet {
         });
         let parts: BTreeMap<&PieceKey, (&Bytes, &Arc<[Text]>)> = named.collect();
         let bytes: Vec<Bytes> = parts.values().map(|(b, _)| (*b).clone()).collect();
-        let sources: BTreeSet<&Text> = parts.values().flat_map(|(_, s)| s.iter()).collect();
+        let mut sources: BTreeSet<&Text> = parts.values().flat_map(|(_, s)| s.iter()).collect();
+        sources.extend(self.roots_chosen_by());
         let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
         let encoded = pilotfish_emit::name_table(&bytes);
         self.publish(Resource::new(encoded.name, encoded.any, sources));
@@ -350,13 +364,10 @@ impl Sheet {
     ) {
         let reader = Reader::new(world);
         let hosts = section.hosts(&reader, table);
-        let old = match self.keep(
-            PieceKey::Table(table.clone()),
-            Output::Table(hosts.clone()),
-            reader.into_record(),
-            shared,
-        ) {
-            Some(Output::Table(old)) => old,
+        let record = reader.into_record();
+        let output = Output::Table(hosts.clone(), source_names(&record.sources));
+        let old = match self.keep(PieceKey::Table(table.clone()), output, record, shared) {
+            Some(Output::Table(old, _)) => old,
             _ => Vec::new(),
         };
         let (before, after): (BTreeSet<&HostKey>, BTreeSet<&HostKey>) =
@@ -376,7 +387,7 @@ impl Sheet {
     /// Puts a table together from the bytes of its virtual hosts. A domain belongs to the first host that has it; a host
     /// that loses some is lowered once more without them.
     fn splice(&mut self, section: &Section, world: &World, table: &TableKey, shared: &Interners) {
-        let Some(Output::Table(hosts)) = self
+        let Some(Output::Table(hosts, chosen_by)) = self
             .pieces
             .get(&PieceKey::Table(table.clone()))
             .map(|p| &p.output)
@@ -408,7 +419,8 @@ impl Sheet {
             }
         }
         let bytes: Vec<Bytes> = parts.iter().map(|p| p.bytes.clone()).collect();
-        let sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
+        let mut sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
+        sources.extend(chosen_by.iter().chain(self.roots_chosen_by()));
         let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
         let encoded = pilotfish_emit::route_table(&route::table(table), &bytes);
         self.publish(Resource::new(encoded.name, encoded.any, sources));

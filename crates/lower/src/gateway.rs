@@ -230,7 +230,8 @@ fn rules<'w>(
                 &o.key.namespace,
             )
             .visible(&client.namespace, &o.key.namespace);
-            visible.then(|| (o, vs, served_hosts(b, o, vs, domain)))
+            // Rules for bytes alone have no place in a table; if there are no others, everything is refused.
+            (visible && !vs.http.is_empty()).then(|| (o, vs, served_hosts(b, o, vs, domain)))
         })
         .collect()
 }
