@@ -40,6 +40,15 @@ impl Address {
         }))
     }
 
+    /// Whether only this host can reach it.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.host == "localhost"
+            || self
+                .host
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|ip| ip.is_loopback())
+    }
+
     /// Listens there. Without a host: on IPv6 and IPv4, or on IPv4 alone where the machine has no IPv6.
     pub(crate) async fn listen(&self, purpose: &str) -> Result<TcpListener> {
         let addresses: Vec<SocketAddr> = if self.host.is_empty() {

@@ -127,6 +127,10 @@ pub(crate) struct ServeArgs {
     /// xDS over TLS; open if --tls-cert-file and --tls-key-file are given
     #[arg(long, alias = "secureGRPCAddr", value_name = "ADDR", default_value = ":15012", help_heading = ADDRESSES)]
     pub(crate) secure_grpc_addr: String,
+    /// For tests: believe proxies of this host who they say they are, and give them the secrets of their namespace.
+    /// Needs a --grpc-addr on loopback
+    #[arg(long, help_heading = ADDRESSES)]
+    pub(crate) insecure_trust_local_proxies: bool,
     /// /ready and the debug pages
     #[arg(long, alias = "httpAddr", value_name = "ADDR", default_value = ":8080", help_heading = ADDRESSES)]
     pub(crate) http_addr: String,

@@ -35,6 +35,8 @@ pub(crate) struct Plane {
     pub(crate) history: History,
     pub(crate) metrics: Arc<Metrics>,
     nodes: Arc<Nodes>,
+    /// Proxies that connect from this host are who they say they are.
+    trust_local: bool,
 }
 
 /// What applying a change did.
@@ -51,6 +53,7 @@ impl Plane {
         readiness: Readiness,
         metrics: Arc<Metrics>,
         nodes: Arc<Nodes>,
+        trust_local: bool,
     ) -> Self {
         Self {
             engine: Engine::new(settings),
@@ -62,7 +65,13 @@ impl Plane {
             history: History::default(),
             metrics,
             nodes,
+            trust_local,
         }
+    }
+
+    /// Whether the peer has proved to be the proxy it says it is.
+    fn is_verified(&self, peer: &Peer) -> bool {
+        self.trust_local && peer.address.is_some_and(|a| a.ip().is_loopback())
     }
 
     /// Derives the state of the mesh from a snapshot and wakes connections. Only the writer calls this.
@@ -113,13 +122,18 @@ impl Plane {
 impl Configuration for Plane {
     type Proxy = pilotfish_engine::Proxy;
 
-    fn connect(&self, node: &Node, _: &Peer) -> Result<Self::Proxy, tonic::Status> {
+    fn connect(&self, node: &Node, peer: &Peer) -> Result<Self::Proxy, tonic::Status> {
         // While stopping, streams that are open are drained; new ones belong to another replica.
         self.readiness
             .check()
             .map_err(|why| tonic::Status::unavailable(format!("not ready, {why}")))?;
         let facts = ProxyFacts::from_node(node)
             .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
+        let facts = if self.is_verified(peer) {
+            facts.verified()
+        } else {
+            facts
+        };
         self.nodes.announce(node);
         Ok(self.engine.connect(facts))
     }

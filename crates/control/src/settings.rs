@@ -38,6 +38,8 @@ pub(crate) struct Settings {
     pub(crate) mesh: pilotfish_mesh::Settings,
     pub(crate) grpc: Option<Address>,
     pub(crate) secure: Option<Secure>,
+    /// Proxies that connect from this host are who they say they are.
+    pub(crate) trust_local_proxies: bool,
     pub(crate) http: Option<Address>,
     pub(crate) monitoring: Option<Address>,
     pub(crate) debounce: Debounce,
@@ -160,6 +162,7 @@ impl Settings {
                 .map(|(name, value)| (Text::from(name), Text::from(value)))
                 .collect(),
         };
+        let grpc = Address::parse(&args.grpc_addr, "--grpc-addr")?;
         let secure_address = Address::parse(&args.secure_grpc_addr, "--secure-grpc-addr")?;
         let secure = secure(
             secure_address,
@@ -179,7 +182,8 @@ impl Settings {
             mesh_config: file_or_default(args.mesh_config, "--mesh-config", MESH_CONFIG)?,
             mesh_networks: file_or_default(args.mesh_networks, "--mesh-networks", MESH_NETWORKS)?,
             mesh,
-            grpc: Address::parse(&args.grpc_addr, "--grpc-addr")?,
+            trust_local_proxies: trust_local(args.insecure_trust_local_proxies, grpc.as_ref())?,
+            grpc,
             secure,
             http: Address::parse(&args.http_addr, "--http-addr")?,
             monitoring: Address::parse(&args.monitoring_addr, "--monitoring-addr")?,
@@ -257,6 +261,17 @@ fn file_or_default(named: Option<PathBuf>, flag: &str, default: &str) -> Result<
         ),
         None => Ok(Some(PathBuf::from(default)).filter(|path| path.is_file())),
     }
+}
+
+/// Whoever may open the port could claim to be any proxy, so it must be this host's alone.
+fn trust_local(wanted: bool, grpc: Option<&Address>) -> Result<bool> {
+    if wanted && !grpc.is_some_and(Address::is_loopback) {
+        bail!(
+            "--insecure-trust-local-proxies needs a --grpc-addr on loopback, such as 127.0.0.1:15010: \
+             otherwise secrets would be given to anybody"
+        );
+    }
+    Ok(wanted)
 }
 
 fn secure(

@@ -292,6 +292,7 @@ mod tests {
             readiness,
             metrics,
             nodes,
+            false,
         ))
     }
 

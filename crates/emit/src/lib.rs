@@ -17,6 +17,7 @@ mod http;
 mod listener;
 pub mod names;
 mod route;
+mod secret;
 mod tls;
 mod value;
 
@@ -71,6 +72,14 @@ pub fn route_table(table: &ir::RouteTable, hosts: &[Bytes]) -> Encoded {
     Encoded {
         name: table.name.clone(),
         any: route::splice(table, hosts),
+    }
+}
+
+/// One secret: `envoy.extensions.transport_sockets.tls.v3.Secret`.
+pub fn secret(secret: &ir::Secret) -> Encoded {
+    Encoded {
+        any: value::resource(&secret::message(secret)),
+        name: secret.name.clone(),
     }
 }
 

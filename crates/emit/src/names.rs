@@ -14,6 +14,9 @@ pub fn cluster_name(name: &ClusterName) -> String {
         ClusterName::InboundPassthroughV6 => "InboundPassthroughClusterIpv6".to_owned(),
         ClusterName::Inbound { port } => format!("inbound|{port}||"),
         ClusterName::Outbound { port, subset, host } => format!("outbound|{port}|{subset}|{host}"),
+        ClusterName::BySni { port, subset, host } => {
+            format!("outbound_.{port}_.{subset}_.{host}")
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 
 use pilotfish_ir::Text;
 use pilotfish_ir::tls::{
-    CustomTls, DownstreamMutual, DownstreamTls, MutualTls, SecretSource, UpstreamTls,
+    ClientCheck, CustomTls, DownstreamMutual, DownstreamTls, MutualTls, SecretSource, ServerTls,
+    TlsLimits, TlsVersion, UpstreamTls,
 };
 use pilotfish_protos::envoy::config::cluster::v3::cluster::TransportSocketMatch;
 use pilotfish_protos::envoy::config::core::v3::{self as core, TransportSocket};
@@ -78,7 +79,11 @@ pub(crate) fn upstream(security: &UpstreamTls, dialect: &Dialect) -> Upstream {
 
 /// Whether the proxy can terminate this TLS.
 pub(crate) fn can_serve(security: &DownstreamTls, dialect: &Dialect) -> bool {
-    dialect.mesh_identity() || !matches!(security, DownstreamTls::Mutual(_))
+    let needs_identity = match security {
+        DownstreamTls::Mutual(_) => true,
+        DownstreamTls::Server(server) => server.certificates.contains(&SecretSource::Workload),
+    };
+    dialect.mesh_identity() || !needs_identity
 }
 
 /// The socket of a chain, or `None` if the proxy cannot terminate this TLS.
@@ -88,26 +93,7 @@ pub(crate) fn downstream(security: &DownstreamTls, dialect: &Dialect) -> Option<
     }
     let context = match security {
         DownstreamTls::Mutual(mutual) => mesh_server(mutual),
-        DownstreamTls::Server {
-            certificate,
-            client_roots,
-            require_client,
-            alpn,
-        } => {
-            let mut common = CommonTlsContext {
-                alpn_protocols: strings(alpn),
-                ..Default::default()
-            };
-            set_certificate(&mut common, certificate, dialect);
-            if let Some(roots) = client_roots {
-                common.validation_context_type = Some(validation(roots, &[], dialect));
-            }
-            tls::DownstreamTlsContext {
-                common_tls_context: Some(common),
-                require_client_certificate: Some(value::bool(*require_client)),
-                ..Default::default()
-            }
-        }
+        DownstreamTls::Server(server) => custom_server(server, dialect),
     };
     Some(tls_socket(&context))
 }
@@ -161,6 +147,71 @@ fn mesh_server(mutual: &DownstreamMutual) -> tls::DownstreamTlsContext {
     }
 }
 
+fn custom_server(server: &ServerTls, dialect: &Dialect) -> tls::DownstreamTlsContext {
+    let mut common = CommonTlsContext {
+        alpn_protocols: strings(&server.alpn),
+        tls_params: (server.limits != TlsLimits::default()).then(|| parameters(&server.limits)),
+        validation_context_type: server.clients.as_ref().map(|c| client_check(c, dialect)),
+        ..Default::default()
+    };
+    for certificate in &server.certificates {
+        set_certificate(&mut common, certificate, dialect);
+    }
+    tls::DownstreamTlsContext {
+        common_tls_context: Some(common),
+        require_client_certificate: Some(value::bool(server.require_client)),
+        ..Default::default()
+    }
+}
+
+fn parameters(limits: &TlsLimits) -> tls::TlsParameters {
+    let version = |v: Option<TlsVersion>| match v {
+        None => TlsProtocol::TlsAuto,
+        Some(TlsVersion::V1_0) => TlsProtocol::TlSv10,
+        Some(TlsVersion::V1_1) => TlsProtocol::TlSv11,
+        Some(TlsVersion::V1_2) => TlsProtocol::TlSv12,
+        Some(TlsVersion::V1_3) => TlsProtocol::TlSv13,
+    };
+    tls::TlsParameters {
+        tls_minimum_protocol_version: version(limits.oldest).into(),
+        tls_maximum_protocol_version: version(limits.newest).into(),
+        cipher_suites: strings(&limits.ciphers),
+        ecdh_curves: strings(&limits.curves),
+        ..Default::default()
+    }
+}
+
+/// What a client's certificate must be. The roots come over SDS unless the proxy reads files itself.
+fn client_check(check: &ClientCheck, dialect: &Dialect) -> ValidationContextType {
+    use tls::certificate_validation_context::TrustChainVerification;
+    let trust = if check.accept_untrusted {
+        TrustChainVerification::AcceptUntrusted
+    } else {
+        TrustChainVerification::VerifyTrustChain
+    };
+    let context = tls::CertificateValidationContext {
+        verify_certificate_spki: strings(&check.key_hashes),
+        verify_certificate_hash: strings(&check.certificate_hashes),
+        crl: check.revoked.as_ref().map(|path| file(path)),
+        trust_chain_verification: trust.into(),
+        ..Default::default()
+    };
+    match &check.roots {
+        Some(SecretSource::File(name)) if reads_roots(name, dialect) => {
+            ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+                trusted_ca: Some(file(roots_file(name))),
+                match_typed_subject_alt_names: typed_names(&check.names),
+                ..context
+            })
+        }
+        Some(roots) => combined(
+            roots_secret(roots, dialect),
+            accept(context, exact(&check.names)),
+        ),
+        None => ValidationContextType::ValidationContext(accept(context, exact(&check.names))),
+    }
+}
+
 fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsContext {
     let mut common = CommonTlsContext {
         tls_params: Some(client_parameters()),
@@ -188,7 +239,10 @@ fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsConte
 fn mesh_identity(names: Vec<StringMatcher>) -> CommonTlsContext {
     CommonTlsContext {
         tls_certificate_sds_secret_configs: vec![WORKLOAD_CERTIFICATE.clone()],
-        validation_context_type: Some(combined(MESH_ROOTS.clone(), names)),
+        validation_context_type: Some(combined(
+            MESH_ROOTS.clone(),
+            accept(tls::CertificateValidationContext::default(), names),
+        )),
         ..Default::default()
     }
 }
@@ -205,13 +259,13 @@ fn set_certificate(common: &mut CommonTlsContext, source: &SecretSource, dialect
         }
         _ => common
             .tls_certificate_sds_secret_configs
-            .push(secret(source, dialect)),
+            .push(certificate_secret(source, dialect)),
     }
 }
 
 fn validation(roots: &SecretSource, names: &[Text], dialect: &Dialect) -> ValidationContextType {
     match roots {
-        SecretSource::File(name) if dialect.reads_files() || on_every_host(name, dialect) => {
+        SecretSource::File(name) if reads_roots(name, dialect) => {
             ValidationContextType::ValidationContext(tls::CertificateValidationContext {
                 trusted_ca: Some(file(roots_file(name))),
                 match_typed_subject_alt_names: typed_names(names),
@@ -219,24 +273,37 @@ fn validation(roots: &SecretSource, names: &[Text], dialect: &Dialect) -> Valida
             })
         }
         _ => combined(
-            secret(roots, dialect),
-            names
-                .iter()
-                .map(|name| matcher(MatchPattern::Exact(value::string(name))))
-                .collect(),
+            roots_secret(roots, dialect),
+            accept(tls::CertificateValidationContext::default(), exact(names)),
         ),
     }
 }
 
-fn combined(roots: tls::SdsSecretConfig, names: Vec<StringMatcher>) -> ValidationContextType {
+fn exact(names: &[Text]) -> Vec<StringMatcher> {
+    names
+        .iter()
+        .map(|name| matcher(MatchPattern::Exact(value::string(name))))
+        .collect()
+}
+
+fn accept(
+    context: tls::CertificateValidationContext,
+    names: Vec<StringMatcher>,
+) -> tls::CertificateValidationContext {
     #[expect(
         deprecated,
         reason = "what Istio's proxy is sent; it matches names of any kind"
     )]
-    let defaults = tls::CertificateValidationContext {
+    tls::CertificateValidationContext {
         match_subject_alt_names: names,
-        ..Default::default()
-    };
+        ..context
+    }
+}
+
+fn combined(
+    roots: tls::SdsSecretConfig,
+    defaults: tls::CertificateValidationContext,
+) -> ValidationContextType {
     ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
         default_validation_context: Some(defaults),
         validation_context_sds_secret_config: Some(roots),
@@ -278,13 +345,26 @@ fn workload_secret(name: &str) -> tls::SdsSecretConfig {
     }
 }
 
-/// The roots of the system are where every system has them.
-fn on_every_host(name: &str, dialect: &Dialect) -> bool {
-    !dialect.mesh_identity() && roots_file(name) == SYSTEM_ROOTS
+/// Whether the proxy reads roots from a file itself. Those of the system are where every system has them.
+fn reads_roots(name: &str, dialect: &Dialect) -> bool {
+    dialect.reads_files() || (!dialect.mesh_identity() && roots_file(name) == SYSTEM_ROOTS)
 }
 
-fn secret(source: &SecretSource, dialect: &Dialect) -> tls::SdsSecretConfig {
+fn certificate_secret(source: &SecretSource, dialect: &Dialect) -> tls::SdsSecretConfig {
+    secret(source, &WORKLOAD_CERTIFICATE, dialect)
+}
+
+fn roots_secret(source: &SecretSource, dialect: &Dialect) -> tls::SdsSecretConfig {
+    secret(source, &MESH_ROOTS, dialect)
+}
+
+fn secret(
+    source: &SecretSource,
+    own: &tls::SdsSecretConfig,
+    dialect: &Dialect,
+) -> tls::SdsSecretConfig {
     let (name, source) = match source {
+        SecretSource::Workload => return own.clone(),
         SecretSource::File(name) if dialect.mesh_identity() => (name, agent()),
         SecretSource::File(name) | SecretSource::Credential(name) => {
             // A stock proxy does not hold everything up for a secret that may never come: without it connections fail,

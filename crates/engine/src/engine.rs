@@ -8,7 +8,7 @@ use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
 use pilotfish_ir::listener::Tracing;
 use pilotfish_lower::{
     Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, NameScope,
-    ProxyKind, RouteScope, visibility,
+    ProxyKind, RouteScope, SecretScope, visibility,
 };
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
@@ -85,6 +85,7 @@ struct Sheets {
     routes: Vec<Arc<Shared>>,
     listeners: Vec<Arc<Shared>>,
     names: Vec<Arc<Shared>>,
+    secrets: Vec<Arc<Shared>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -208,6 +209,7 @@ impl Engine {
             TypeUrl::Listener => &sheets.listeners,
             TypeUrl::Route => &sheets.routes,
             TypeUrl::NameTable => &sheets.names,
+            TypeUrl::Secret => &sheets.secrets,
             TypeUrl::Other(_) => return View::unknown(),
             _ => return View::new([]),
         };
@@ -314,6 +316,7 @@ impl Engine {
             routes: take(sections.routes),
             listeners: take(sections.listeners),
             names: take(sections.names),
+            secrets: take(sections.secrets),
         });
     }
 
@@ -345,6 +348,7 @@ struct Sections {
     routes: Vec<Section>,
     listeners: Vec<Section>,
     names: Vec<Section>,
+    secrets: Vec<Section>,
 }
 
 /// The scopes of a proxy: the only place where its facts become what lowering may read.
@@ -446,13 +450,22 @@ fn sections(
                 client: client.clone(),
                 tracing: tracing.clone(),
                 own_address: headless.then(|| facts.addresses[0].clone()),
-                instances: served,
+                instances: served.clone(),
                 http10: facts.http10,
             },
             d(),
         )],
         names: Vec::new(),
+        secrets: Vec::new(),
     };
+    if facts.verified {
+        let scope = SecretScope {
+            client: client.clone(),
+            namespace: facts.namespace.clone(),
+            instances: served,
+        };
+        out.secrets.push(Section::Secrets(scope, d()));
+    }
     if facts.dns_capture {
         out.names.push(Section::Names(NameScope {
             client: client.clone(),

@@ -34,6 +34,7 @@ pub struct ProxyFacts {
     pub(crate) privileged: bool,
     pub(crate) http10: bool,
     pub(crate) dialect: Arc<Dialect>,
+    pub(crate) verified: bool,
 }
 
 /// Why a node cannot be served.
@@ -170,7 +171,15 @@ impl ProxyFacts {
                 d if yes(get("LOCAL_FILES")?) => d.with_files(),
                 d => d,
             }),
+            verified: false,
         })
+    }
+
+    /// The same proxy, whose namespace somebody has verified: it may be given secrets.
+    #[must_use]
+    pub fn verified(mut self) -> Self {
+        self.verified = true;
+        self
     }
 
     /// The node id.

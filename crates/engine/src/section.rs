@@ -9,7 +9,7 @@ use pilotfish_emit::{self as emit, Dialect, Encoded};
 use pilotfish_lower::route::{HostKey, TableKey};
 use pilotfish_lower::{
     ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
-    cluster, dns, endpoint, gateway, inbound, outbound, route, visibility,
+    SecretScope, cluster, dns, endpoint, gateway, inbound, outbound, route, secret, visibility,
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
@@ -26,6 +26,7 @@ pub(crate) enum Section {
     InboundClusters(InboundScope, Arc<Dialect>),
     InboundListeners(InboundScope, Arc<Dialect>),
     Names(NameScope),
+    Secrets(SecretScope, Arc<Dialect>),
 }
 
 /// The unit of work.
@@ -37,6 +38,8 @@ pub(crate) enum PieceKey {
     Fixed,
     /// One destination.
     Service(ServiceId),
+    /// One secret, by the name it is asked for.
+    Secret(Text),
     /// Listeners of one port.
     Port(u16),
     /// One route table: which virtual hosts it has.
@@ -85,6 +88,10 @@ impl Section {
                     .collect(),
             ),
             Self::InboundClusters(..) | Self::InboundListeners(..) => vec![PieceKey::Fixed],
+            Self::Secrets(s, _) => secret::names(r, s)
+                .into_iter()
+                .map(PieceKey::Secret)
+                .collect(),
         }
     }
 
@@ -115,6 +122,10 @@ impl Section {
             (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), d),
             (Self::InboundListeners(s, d), PieceKey::Fixed) => {
                 listeners(inbound::listeners(r, s), d)
+            }
+            (Self::Secrets(s, d), PieceKey::Secret(name)) => {
+                let draft = |s| Draft::new(intern::key(&("sds", &s)), d, move |_| emit::secret(&s));
+                secret::secret(r, s, name).map(draft).into_iter().collect()
             }
             _ => Vec::new(),
         }

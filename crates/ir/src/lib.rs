@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod listener;
 pub mod name;
 pub mod route;
+pub mod secret;
 pub mod tls;
 
 pub use cluster::Cluster;
@@ -17,6 +18,7 @@ pub use endpoint::EndpointSet;
 pub use listener::Listener;
 pub use name::{ClusterName, Text};
 pub use route::{RouteTable, VirtualHost};
+pub use secret::Secret;
 
 /// A span of time in milliseconds; the wire knows no finer unit that matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

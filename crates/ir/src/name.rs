@@ -30,4 +30,13 @@ pub enum ClusterName {
         /// Host of the service.
         host: Text,
     },
+    /// A service of the mesh, for connections of another network that are passed on by the server name they carry.
+    BySni {
+        /// Port of the service.
+        port: u16,
+        /// Subset, empty for the whole service.
+        subset: Text,
+        /// Host of the service.
+        host: Text,
+    },
 }

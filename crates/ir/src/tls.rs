@@ -47,6 +47,8 @@ pub struct CustomTls {
 /// Where a key, certificate or root comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SecretSource {
+    /// The workload's own certificate, or the mesh's roots.
+    Workload,
     /// Files on the proxy's host, delivered by its agent under this SDS name.
     File(Text),
     /// A secret of the cluster by its SDS name, delivered by the control plane.
@@ -66,20 +68,69 @@ pub struct DownstreamMutual {
     pub ciphers: Vec<Text>,
 }
 
-/// Server TLS of a gateway.
+/// TLS that a chain terminates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DownstreamTls {
-    /// The mesh's mutual TLS.
+    /// The mesh's mutual TLS, as sidecars speak it.
     Mutual(DownstreamMutual),
-    /// A certificate of the user's.
-    Server {
-        /// Key and certificate.
-        certificate: SecretSource,
-        /// Roots for client certificates, if they are asked for.
-        client_roots: Option<SecretSource>,
-        /// Client must present one.
-        require_client: bool,
-        /// ALPN offered.
-        alpn: Vec<Text>,
-    },
+    /// As the user described it.
+    Server(Box<ServerTls>),
+}
+
+/// TLS of a server that the user described.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServerTls {
+    /// Keys and certificates, one for each kind of key.
+    pub certificates: Vec<SecretSource>,
+    /// How a client's certificate is checked, if it shows one; `None`: it is not looked at.
+    pub clients: Option<ClientCheck>,
+    /// A client must show a certificate.
+    pub require_client: bool,
+    /// ALPN offered.
+    pub alpn: Vec<Text>,
+    /// Limits on what is negotiated.
+    pub limits: TlsLimits,
+}
+
+/// How certificates of clients are checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ClientCheck {
+    /// Where the roots come from; `None`: only what else is written here is checked.
+    pub roots: Option<SecretSource>,
+    /// Names accepted; empty: any.
+    pub names: Vec<Text>,
+    /// Hashes of accepted public keys; empty: any.
+    pub key_hashes: Vec<Text>,
+    /// Hashes of accepted certificates; empty: any.
+    pub certificate_hashes: Vec<Text>,
+    /// File of revoked certificates.
+    pub revoked: Option<Text>,
+    /// Certificates of unknown authorities are accepted.
+    pub accept_untrusted: bool,
+}
+
+/// Limits on what a TLS handshake may agree on; what is empty is left to the proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TlsLimits {
+    /// Oldest version.
+    pub oldest: Option<TlsVersion>,
+    /// Newest version.
+    pub newest: Option<TlsVersion>,
+    /// Cipher suites.
+    pub ciphers: Vec<Text>,
+    /// Curves of key exchange.
+    pub curves: Vec<Text>,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TlsVersion {
+    /// 1.0
+    V1_0,
+    /// 1.1
+    V1_1,
+    /// 1.2
+    V1_2,
+    /// 1.3
+    V1_3,
 }

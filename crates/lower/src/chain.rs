@@ -13,10 +13,10 @@ use pilotfish_ir::listener::{
 };
 use pilotfish_ir::route::HashPolicy;
 use pilotfish_ir::{ClusterName, Millis};
-use pilotfish_mesh::{Protocol, Reader, Resolution, Service};
+use pilotfish_mesh::{Protocol, Reader, Resolution, Service, host};
 
 use crate::virtual_service::{self, Place, selects};
-use crate::{ListenerScope, Text, cluster, policy, route, visibility};
+use crate::{Client, ListenerScope, Text, cluster, policy, route, visibility};
 
 /// ALPN of HTTP in plain text, as the inspector reports it.
 const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
@@ -47,6 +47,9 @@ fn stat_name(cluster: &ClusterName) -> Text {
         ClusterName::Inbound { port } => Text::from(format!("inbound|{port}||")),
         ClusterName::Outbound { port, subset, host } => {
             Text::from(format!("outbound|{port}|{subset}|{host}"))
+        }
+        ClusterName::BySni { port, subset, host } => {
+            Text::from(format!("outbound_.{port}_.{subset}_.{host}"))
         }
     }
 }
@@ -172,7 +175,7 @@ fn default_tcp_chain(
         offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
     let mut tcp = tcp_to(cluster, Side::Client);
     tcp.codec = codec(reader, offer.protocol);
-    limit(reader, scope, &mut tcp, service, "", port);
+    limit(reader, &scope.client, &mut tcp, service, "");
     if service.resolution == Resolution::DynamicDns && offer.protocol.is_tls() {
         tcp.forward_by_sni = Some(DnsCache {
             host: service.id.host.clone(),
@@ -195,29 +198,45 @@ fn default_tcp_chain(
     )
 }
 
-/// What the rule of a destination says about byte streams to it.
-fn limit(
-    reader: &Reader<'_>,
-    scope: &ListenerScope,
-    tcp: &mut Tcp,
-    service: &Service,
-    subset: &str,
-    port: u16,
-) {
-    let rule = policy::rule(reader, &scope.client, service);
-    let subset = rule.and_then(|r| r.subset(subset));
-    let effective = policy::effective(rule, subset, port);
-    let settings = effective.connection_pool.and_then(|p| p.tcp);
+/// What the rule of a destination says about byte streams to it: the rule as a whole, and the subset's balancing.
+fn limit(reader: &Reader<'_>, client: &Client, tcp: &mut Tcp, service: &Service, subset: &str) {
+    let Some(rule) = policy::rule(reader, client, service) else {
+        return;
+    };
+    let whole = rule.spec.traffic_policy.as_ref();
+    let settings = whole
+        .and_then(|p| p.connection_pool.as_ref())
+        .and_then(|p| p.tcp.as_ref());
     tcp.idle_timeout = settings
-        .as_ref()
         .and_then(|t| t.idle_timeout)
         .map(|d| d.get().into());
     tcp.max_duration = settings
-        .as_ref()
         .and_then(|t| t.max_connection_duration)
         .map(|d| d.get().into());
-    tcp.hash_source_ip =
-        policy::hash_policy(effective.load_balancer.as_ref()) == Some(HashPolicy::SourceIp);
+    let balancing = rule
+        .subset(subset)
+        .and_then(|s| s.traffic_policy.as_ref())
+        .and_then(|p| p.load_balancer.as_ref())
+        .or_else(|| whole.and_then(|p| p.load_balancer.as_ref()));
+    tcp.hash_source_ip = policy::hash_policy(balancing) == Some(HashPolicy::SourceIp);
+}
+
+/// Bytes to a service, or a subset of it, that only the server name tells from others.
+pub(crate) fn by_sni(
+    reader: &Reader<'_>,
+    client: &Client,
+    service: &Service,
+    port: u16,
+    subset: &str,
+) -> Tcp {
+    let cluster = ClusterName::BySni {
+        port,
+        subset: Text::from(subset),
+        host: service.id.host.clone(),
+    };
+    let mut tcp = tcp_to(cluster, Side::Gateway);
+    limit(reader, client, &mut tcp, service, subset);
+    tcp
 }
 
 /// Chains a VirtualService writes for TCP or TLS traffic to a host.
@@ -230,6 +249,12 @@ fn written_chains(
     vs: &VirtualService,
 ) -> Vec<Chain> {
     let mut out = Vec::new();
+    let stream = Stream {
+        client: &scope.client,
+        port: offer.number,
+        protocol: offer.protocol,
+        side: Side::Client,
+    };
     let subnets = |own: &[String]| {
         if own.is_empty() {
             networks.to_vec()
@@ -259,7 +284,7 @@ fn written_chains(
                 }
                 let mut c = chain(
                     matches,
-                    Handler::Tcp(weighted(reader, scope, offer, object, &tls.route)),
+                    Handler::Tcp(weighted(reader, stream, object, &tls.route)),
                 );
                 c.origin.clone_from(&origin);
                 out.push(c);
@@ -289,7 +314,7 @@ fn written_chains(
         };
         let mut c = chain(
             matches,
-            Handler::Tcp(weighted(reader, scope, offer, object, &tcp.route)),
+            Handler::Tcp(weighted(reader, stream, object, &tcp.route)),
         );
         c.origin = origin.clone().filter(|_| everything);
         out.push(c);
@@ -318,16 +343,26 @@ fn tcp_applies(m: &L4MatchAttributes, scope: &ListenerScope, port: u16) -> bool 
         && (m.source_namespace.is_empty() || m.source_namespace == *scope.client.namespace)
 }
 
-fn weighted(
+/// Where a rule for byte streams stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream<'a> {
+    pub(crate) client: &'a Client,
+    /// Port of destinations that name none.
+    pub(crate) port: u16,
+    pub(crate) protocol: Protocol,
+    pub(crate) side: Side,
+}
+
+/// Bytes to the destinations of a rule.
+pub(crate) fn weighted(
     reader: &Reader<'_>,
-    scope: &ListenerScope,
-    offer: &Offer<'_>,
+    stream: Stream<'_>,
     object: &Object,
     routes: &[RouteDestination],
 ) -> Tcp {
     let place = Place {
-        client: &scope.client,
-        port: offer.number,
+        client: stream.client,
+        port: stream.port,
         gateways: &[],
         tls: false,
     };
@@ -347,9 +382,21 @@ fn weighted(
         [(one, _)] if !several => stat_name(one),
         _ => Text::from(format!("{}.{}", object.key.name, object.key.namespace)),
     };
-    let mut tcp = tcp_to(ClusterName::BlackHole, Side::Client);
+    let mut tcp = tcp_to(ClusterName::BlackHole, stream.side);
     tcp.stat_prefix = stat_prefix;
-    tcp.codec = codec(reader, offer.protocol);
+    tcp.codec = codec(reader, stream.protocol);
+    // The rule of the first destination speaks for all.
+    if let Some(first) = routes.first().and_then(|r| r.destination.as_ref()) {
+        let host = host::resolve(
+            &first.host,
+            &object.key.namespace,
+            &reader.settings().domain,
+        );
+        if let Some(service) = visibility::service_of_host(reader, stream.client, &host) {
+            let subset = if several { "" } else { &first.subset };
+            limit(reader, stream.client, &mut tcp, service, subset);
+        }
+    }
     if !to.is_empty() {
         tcp.to = to;
     }
@@ -373,7 +420,7 @@ pub(crate) fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
     }
 }
 
-fn chain(matches: ChainMatch, handler: Handler) -> Chain {
+pub(crate) fn chain(matches: ChainMatch, handler: Handler) -> Chain {
     Chain {
         name: Text::default(),
         matches,

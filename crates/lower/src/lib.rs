@@ -17,12 +17,14 @@ pub mod outbound;
 pub mod policy;
 pub mod route;
 pub mod scope;
+pub mod secret;
+mod server_tls;
 pub mod virtual_service;
 pub mod visibility;
 
 pub use scope::{
     Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope,
-    NameScope, ProxyKind, RouteScope,
+    NameScope, ProxyKind, RouteScope, SecretScope,
 };
 
 /// A string that is shared, not copied.

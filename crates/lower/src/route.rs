@@ -22,8 +22,8 @@ pub enum TableKey {
     Service(ServiceId, u16),
     /// An egress listener bound to a Unix socket.
     Socket(Text),
-    /// A gateway's address and port.
-    Gateway(gateway::At),
+    /// Servers of a gateway, by the table's name.
+    Gateway(Text),
 }
 
 impl TableKey {
@@ -32,15 +32,14 @@ impl TableKey {
         match self {
             Self::Port(p) => Text::from(p.to_string()),
             Self::Service(id, p) => Text::from(format!("{}:{p}", id.host)),
-            Self::Socket(path) => path.clone(),
-            Self::Gateway(at) => gateway::table_name(at),
+            Self::Socket(name) | Self::Gateway(name) => name.clone(),
         }
     }
 
     fn port(&self) -> u16 {
         match self {
-            Self::Port(p) | Self::Service(_, p) | Self::Gateway((_, p)) => *p,
-            Self::Socket(_) => 0,
+            Self::Port(p) | Self::Service(_, p) => *p,
+            Self::Socket(_) | Self::Gateway(_) => 0,
         }
     }
 }
@@ -136,8 +135,8 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
     let client = &scope.client;
     match key {
         TableKey::Service(id, _) => return vec![HostKey::Service(id.clone())],
-        TableKey::Gateway(at) => {
-            let hosts = gateway::hosts(reader, client, &scope.instances, at);
+        TableKey::Gateway(name) => {
+            let hosts = gateway::hosts(reader, client, &scope.instances, name);
             return if hosts.is_empty() {
                 vec![HostKey::Gateway(Text::default())]
             } else {
@@ -263,10 +262,10 @@ pub fn virtual_host(
     let client = &scope.client;
     match key {
         HostKey::Gateway(h) => {
-            let TableKey::Gateway(at) = table else {
+            let TableKey::Gateway(name) = table else {
                 return None;
             };
-            gateway::virtual_host(reader, client, &scope.instances, at, h)
+            gateway::virtual_host(reader, client, &scope.instances, name, h)
         }
         HostKey::CatchAll => Some(catch_all(visibility::allow_any(reader, client))),
         HostKey::Written(namespace, name, h) => {

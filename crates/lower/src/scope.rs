@@ -131,6 +131,17 @@ pub struct RouteScope {
     pub instances: Vec<Instance>,
 }
 
+/// What secrets depend on. Made only for proxies whose identity was verified.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretScope {
+    /// The client, whose labels choose its Gateways.
+    pub client: Client,
+    /// Namespace of its verified identity.
+    pub namespace: Text,
+    /// Services a gateway serves.
+    pub instances: Vec<Instance>,
+}
+
 /// What outbound listeners depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerScope {

@@ -62,6 +62,22 @@ pub fn routes<'w>(
     out
 }
 
+/// Whether a VirtualService has any route for this client and port.
+pub(crate) fn has_routes<'w>(
+    reader: &Reader<'w>,
+    place: Place<'_>,
+    object: &'w Arc<Object>,
+    vs: &'w VirtualService,
+) -> bool {
+    delegate::rules(reader, object, vs).iter().any(|(http, _)| {
+        http.r#match.is_empty()
+            || http
+                .r#match
+                .iter()
+                .any(|m| applies(m, place, &object.key.namespace))
+    })
+}
+
 /// Whether a match is meant for this client and port at all.
 fn applies(m: &HttpMatchRequest, place: Place<'_>, namespace: &str) -> bool {
     if m.port != 0 && m.port != u32::from(place.port) {
@@ -88,7 +104,8 @@ pub(crate) fn selects(labels: &BTreeMap<String, String>, client: &Client) -> boo
     })
 }
 
-fn catches_all(m: &RouteMatch) -> bool {
+/// Whether a match takes every request.
+pub(crate) fn catches_all(m: &RouteMatch) -> bool {
     let path = match &m.path {
         PathMatch::Prefix(p) | PathMatch::SegmentPrefix(p) => &**p == "/",
         PathMatch::Regex(r) => &**r == ".*",

@@ -1,5 +1,7 @@
 //! The units of change.
 
+use pilotfish_config::ObjectKey;
+
 use crate::{ServiceId, Text};
 
 /// Something lowering can read of a [`World`](crate::World). A change reports the facts whose *value* changed; a piece
@@ -43,4 +45,8 @@ pub enum Fact {
     NetworkGateways,
     /// The workload at an address.
     Workload(Text),
+    /// One Secret or ConfigMap.
+    Secret(ObjectKey),
+    /// Which Secrets a namespace has.
+    Secrets(Text),
 }

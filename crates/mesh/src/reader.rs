@@ -194,6 +194,21 @@ impl<'w> Reader<'w> {
         self.world.sidecars.get(namespace)
     }
 
+    /// A Secret or ConfigMap.
+    pub fn secret(&self, kind: Kind, namespace: &str, name: &str) -> Option<&'w Arc<Object>> {
+        let key = ObjectKey::new(kind, namespace, name);
+        self.note(Fact::Secret(key.clone()));
+        let object = self.world.snapshot.get(&key)?;
+        self.uses(&key);
+        Some(object)
+    }
+
+    /// The Secrets of a namespace, by name. Only which there are: read them through [`Reader::secret`].
+    pub fn secrets(&self, namespace: &'w str) -> impl Iterator<Item = &'w Arc<Object>> {
+        self.note(Fact::Secrets(Text::from(namespace)));
+        self.world.snapshot.in_namespace(Kind::Secret, namespace)
+    }
+
     /// The workload at an address.
     pub fn workload(&self, address: &str) -> Option<&'w Arc<Workload>> {
         self.note(Fact::Workload(Text::from(address)));

@@ -213,6 +213,12 @@ impl<'a> Step<'a> {
                     .collect();
                 self.dirty.services.extend(ids);
             }
+            Kind::Secret | Kind::ConfigMap => {
+                if key.kind == Kind::Secret && versions.len() != 2 {
+                    self.facts.insert(Fact::Secrets(key.namespace.clone()));
+                }
+                self.facts.insert(Fact::Secret(key.clone()));
+            }
             _ => {}
         }
     }

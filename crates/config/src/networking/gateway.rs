@@ -60,6 +60,53 @@ api! {
     }
 }
 
+/// What BoringSSL knows by these names. Expressions with operators are left to it.
+const CIPHER_SUITES: &[&str] = &[
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-RSA-AES128-SHA",
+    "ECDHE-ECDSA-AES256-SHA",
+    "ECDHE-RSA-AES256-SHA",
+    "AES128-GCM-SHA256",
+    "AES256-GCM-SHA384",
+    "AES128-SHA",
+    "AES256-SHA",
+    "DES-CBC3-SHA",
+];
+
+/// Whether the proxy may know a cipher suite: it does by name, and what is an expression it decides itself.
+pub fn known_cipher(suite: &str) -> bool {
+    suite == "ALL"
+        || !suite.starts_with(|c: char| c.is_alphanumeric())
+        || CIPHER_SUITES.contains(&suite)
+}
+
+impl ServerTlsSettings {
+    /// The cipher suites that the proxy may know, each once.
+    pub fn usable_ciphers(&self) -> Vec<&str> {
+        let mut out: Vec<&str> = Vec::new();
+        for suite in self.cipher_suites.iter().map(String::as_str) {
+            if known_cipher(suite) && !out.contains(&suite) {
+                out.push(suite);
+            }
+        }
+        out
+    }
+
+    /// The connection goes through as it is.
+    pub fn is_passthrough(&self) -> bool {
+        matches!(
+            self.mode,
+            ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough
+        )
+    }
+}
+
 api_enum! {
     ServerTlsMode {
         Passthrough = "PASSTHROUGH",

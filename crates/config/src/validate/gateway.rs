@@ -5,26 +5,9 @@ use std::collections::BTreeSet;
 use super::common::{AS_WRITTEN, Protocol, port, unix_path};
 use super::host;
 use crate::finding::Checker;
-use crate::networking::{Gateway, Port, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
-
-/// What BoringSSL knows by these names. Expressions with operators are left to it.
-const CIPHER_SUITES: &[&str] = &[
-    "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "ECDHE-RSA-AES128-GCM-SHA256",
-    "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "ECDHE-RSA-AES256-GCM-SHA384",
-    "ECDHE-ECDSA-CHACHA20-POLY1305",
-    "ECDHE-RSA-CHACHA20-POLY1305",
-    "ECDHE-ECDSA-AES128-SHA",
-    "ECDHE-RSA-AES128-SHA",
-    "ECDHE-ECDSA-AES256-SHA",
-    "ECDHE-RSA-AES256-SHA",
-    "AES128-GCM-SHA256",
-    "AES256-GCM-SHA384",
-    "AES128-SHA",
-    "AES256-SHA",
-    "DES-CBC3-SHA",
-];
+use crate::networking::{
+    Gateway, Port, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol, known_cipher,
+};
 
 pub(super) const UNIX: &str = "unix://";
 
@@ -100,10 +83,8 @@ fn tls_fits_port(check: &mut Checker, server: &Server, port: &Port) {
             check.error(format!("tls is required for protocol {}", port.protocol));
         }
         Some(tls) if !protocol.is_tls() => {
-            let only_redirect = matches!(
-                tls.mode,
-                ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough
-            ) && tls.ca_certificates.is_empty()
+            let only_redirect = tls.is_passthrough()
+                && tls.ca_certificates.is_empty()
                 && tls.private_key.is_empty()
                 && tls.server_certificate.is_empty();
             if !protocol.is_http() || !only_redirect {
@@ -236,8 +217,7 @@ fn ciphers(check: &mut Checker, tls: &ServerTlsSettings) {
     }
     let mut seen = BTreeSet::new();
     check.each("cipherSuites", &tls.cipher_suites, |check, suite| {
-        let expression = !suite.starts_with(|c: char| c.is_alphanumeric()) || suite == "ALL";
-        if !expression && !CIPHER_SUITES.contains(&suite.as_str()) {
+        if !known_cipher(suite) {
             check.warn(format!("unknown cipher suite {suite:?}"), "it is ignored");
         } else if !seen.insert(suite.clone()) {
             check.warn(format!("{suite:?} is given twice"), "the second is ignored");

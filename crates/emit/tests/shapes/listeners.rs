@@ -6,7 +6,9 @@ use pilotfish_ir::listener::{
     ClientCert, Direction, DnsCache, Handler, Inspect, Ports, Routes, Side, TcpCodec, Transport,
 };
 use pilotfish_ir::route::Action;
-use pilotfish_ir::tls::{DownstreamMutual, DownstreamTls, SecretSource};
+use pilotfish_ir::tls::{
+    ClientCheck, DownstreamMutual, DownstreamTls, SecretSource, ServerTls, TlsLimits,
+};
 use pilotfish_ir::{ClusterName, Listener, Millis, RouteTable, VirtualHost};
 use serde_json::{Value, json};
 
@@ -501,12 +503,16 @@ pub(crate) fn gateway(certificate: SecretSource, client_roots: Option<SecretSour
     }];
     let mut chain = chain("", Handler::Http(Box::new(server)));
     chain.matches.server_names = vec![text("www.shop.example")];
-    chain.tls = Some(DownstreamTls::Server {
-        certificate,
+    chain.tls = Some(DownstreamTls::Server(Box::new(ServerTls {
+        certificates: vec![certificate],
         require_client: client_roots.is_some(),
-        client_roots,
+        clients: client_roots.map(|roots| ClientCheck {
+            roots: Some(roots),
+            ..Default::default()
+        }),
         alpn: vec![text("h2"), text("http/1.1")],
-    });
+        limits: TlsLimits::default(),
+    })));
     let mut listener = listener("0.0.0.0_8443", "0.0.0.0", 8443, vec![chain]);
     listener.bind = true;
     listener.inspect.tls = Some(Ports::ALL);

@@ -1,0 +1,210 @@
+//! Route tables of gateways: virtual hosts made of the VirtualServices that name the gateway.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pilotfish_config::networking::VirtualService;
+use pilotfish_config::{Object, ObjectKey};
+use pilotfish_ir::{Text, VirtualHost};
+use pilotfish_mesh::{Instance, Reader, host};
+
+use super::servers::{Bound, bare, servers};
+use crate::virtual_service::{self, Place, catches_all};
+use crate::{Client, policy, route};
+
+/// VirtualServices bound to the Gateway of a server that the proxy may see, oldest first.
+pub(super) fn bound_rules<'w>(
+    reader: &Reader<'w>,
+    client: &Client,
+    bound: &Bound<'_>,
+) -> Vec<(&'w Arc<Object>, &'w VirtualService)> {
+    let mesh = reader.mesh();
+    let ranked = reader
+        .gateway_virtual_services(&bound.gateway)
+        .map_or(&[][..], |r| r.as_slice());
+    ranked
+        .iter()
+        .filter_map(|o| {
+            let vs = o.get::<VirtualService>()?;
+            let visible = policy::export_to(
+                &vs.export_to,
+                &mesh.default_virtual_service_export_to,
+                &o.key.namespace,
+            )
+            .visible(&client.namespace, &o.key.namespace);
+            visible.then_some((o, vs))
+        })
+        .collect()
+}
+
+/// Hosts a VirtualService serves through a server: the narrower of the two where they overlap.
+fn served_hosts(
+    b: &Bound<'_>,
+    object: &Object,
+    vs: &VirtualService,
+    domain: &str,
+) -> BTreeSet<Text> {
+    let namespace = &object.key.namespace;
+    let mut out = BTreeSet::new();
+    for written in &vs.hosts {
+        let h = host::resolve(written, namespace, domain);
+        for own in b.hosts_for(namespace) {
+            if host::covers(own, &h) {
+                out.insert(lower_case(&h));
+            } else if host::covers(&h, own) {
+                out.insert(lower_case(own));
+            }
+        }
+    }
+    out
+}
+
+fn lower_case(h: &str) -> Text {
+    Text::from(h.to_ascii_lowercase())
+}
+
+/// One virtual host about to be made.
+struct Plan<'w, 's> {
+    /// The rules that make it up, each through one server.
+    rules: Vec<(&'s Bound<'w>, &'w Arc<Object>, &'w VirtualService)>,
+    /// Port of the server that has it first.
+    port: u16,
+    redirect: bool,
+}
+
+/// The hosts of a table and what makes them up.
+fn plans<'w, 's>(
+    reader: &Reader<'w>,
+    client: &Client,
+    servers: &[&'s Bound<'w>],
+) -> BTreeMap<Text, Plan<'w, 's>> {
+    let domain = &reader.settings().domain;
+    let mut out: BTreeMap<Text, Plan<'w, 's>> = BTreeMap::new();
+    for b in servers.iter().copied() {
+        let plan = || Plan {
+            rules: Vec::new(),
+            port: b.number,
+            redirect: false,
+        };
+        for (object, vs) in bound_rules(reader, client, b) {
+            let gateways = [b.gateway.clone()];
+            if !virtual_service::has_routes(reader, place(client, b, &gateways), object, vs) {
+                continue;
+            }
+            for h in served_hosts(b, object, vs, domain) {
+                let p = out.entry(h).or_insert_with(plan);
+                p.rules.push((b, object, vs));
+                p.redirect |= b.redirects();
+            }
+        }
+        // What nobody routes is redirected all the same.
+        if b.redirects() {
+            for h in &b.hosts {
+                out.entry(lower_case(&bare(h)))
+                    .or_insert_with(plan)
+                    .redirect = true;
+            }
+        }
+    }
+    out
+}
+
+fn place<'a>(client: &'a Client, b: &Bound<'_>, gateways: &'a [Text]) -> Place<'a> {
+    Place {
+        client,
+        port: b.number,
+        gateways,
+        tls: b.server.tls.is_some(),
+    }
+}
+
+/// Hosts of a table that are made of the same rules of the same Gateways: they share a virtual host.
+type Group<'w, 's> = (BTreeSet<Text>, Plan<'w, 's>);
+
+fn groups<'w, 's>(
+    reader: &Reader<'w>,
+    client: &Client,
+    servers: &[&'s Bound<'w>],
+) -> Vec<Group<'w, 's>> {
+    let mut groups: BTreeMap<(bool, Vec<(Text, &ObjectKey)>), Group<'w, 's>> = BTreeMap::new();
+    for (h, plan) in plans(reader, client, servers) {
+        let rules = plan.rules.iter();
+        let made_of = rules.map(|(b, o, _)| (b.gateway.clone(), &o.key)).collect();
+        // Hosts come in order, so the plan that is kept is the first host's.
+        groups
+            .entry((plan.redirect, made_of))
+            .or_insert_with(|| (BTreeSet::new(), plan))
+            .0
+            .insert(h);
+    }
+    groups.into_values().collect()
+}
+
+/// The first host of each virtual host of a table; hosts with equal routes stand together. None: everything is refused.
+pub fn hosts(
+    reader: &Reader<'_>,
+    client: &Client,
+    instances: &[Instance],
+    table: &str,
+) -> BTreeSet<Text> {
+    let all = servers(reader, client, instances);
+    let servers: Vec<&Bound<'_>> = all
+        .tables
+        .get(table)
+        .into_iter()
+        .flatten()
+        .map(|i| &all.all[*i])
+        .collect();
+    groups(reader, client, &servers)
+        .into_iter()
+        .filter_map(|(mut hosts, _)| hosts.pop_first())
+        .collect()
+}
+
+/// One virtual host of a gateway; `h` is empty for the one that refuses everything.
+pub fn virtual_host(
+    reader: &Reader<'_>,
+    client: &Client,
+    instances: &[Instance],
+    table: &str,
+    h: &str,
+) -> Option<VirtualHost> {
+    let all = servers(reader, client, instances);
+    let servers: Vec<&Bound<'_>> = all
+        .tables
+        .get(table)?
+        .iter()
+        .map(|i| &all.all[*i])
+        .collect();
+    if h.is_empty() {
+        return Some(VirtualHost {
+            name: Text::from(format!("blackhole:{}", servers.first()?.number)),
+            domains: vec![Text::from("*")],
+            routes: Vec::new(),
+            attempt_count: false,
+            require_tls: false,
+        });
+    }
+    let (hosts, plan) = groups(reader, client, &servers)
+        .into_iter()
+        .find(|(hosts, _)| hosts.first().is_some_and(|first| &**first == h))?;
+    let mut routes = Vec::new();
+    for (b, object, vs) in &plan.rules {
+        let gateways = [b.gateway.clone()];
+        routes.extend(virtual_service::routes(
+            reader,
+            place(client, b, &gateways),
+            object,
+            vs,
+        ));
+    }
+    // Stable: only what takes everything moves behind the rest.
+    routes.sort_by_key(|r| catches_all(&r.matches));
+    Some(VirtualHost {
+        name: Text::from(format!("{}:{}", route::domain_name(h), plan.port)),
+        domains: hosts.iter().map(|d| route::domain_name(d)).collect(),
+        routes,
+        attempt_count: true,
+        require_tls: plan.redirect,
+    })
+}
