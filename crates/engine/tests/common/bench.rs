@@ -13,12 +13,13 @@ use pilotfish_xds::{Resource, TypeUrl, View};
 use super::{Text, proxies};
 
 /// What proxies ask for.
-pub(crate) const TYPES: [TypeUrl; 5] = [
+pub(crate) const TYPES: [TypeUrl; 6] = [
     TypeUrl::Cluster,
     TypeUrl::Endpoints,
     TypeUrl::Listener,
     TypeUrl::Route,
     TypeUrl::NameTable,
+    TypeUrl::Secret,
 ];
 
 pub(crate) struct Bench {

@@ -22,8 +22,8 @@ impl<'a> Dice<'a> {
         self.roll(n) == n - 1
     }
 
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.roll(from.len())]
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.roll(from.len())].clone()
     }
 
     /// Some of the values, at least one, in order.

@@ -47,6 +47,21 @@ fn address(n: usize) -> String {
     format!("10.0.0.{n}")
 }
 
+pub(crate) fn secret(dice: &mut Dice<'_>) -> String {
+    let namespace = dice.pick(&NAMESPACES);
+    let name = dice.pick(&["own", "own-cacert", "other"]);
+    let meta = metadata(dice, namespace, name);
+    let (chain, roots) = (dice.pick(&["one", "two"]), dice.pick(&["three", "four"]));
+    let data = dice.pick(&[
+        json!({"tls.crt": chain, "tls.key": "k"}),
+        json!({"tls.crt": chain, "tls.key": "k", "ca.crt": roots}),
+        json!({"cert": chain, "key": "k", "cacert": roots, "crl": "gone"}),
+        json!({"cacert": roots}),
+        json!({"tls.crt": chain, "tls.key": ""}),
+    ]);
+    document("v1", "Secret", meta, json!({"stringData": data}))
+}
+
 pub(crate) fn namespace(dice: &mut Dice<'_>) -> String {
     let name = dice.pick(&NAMESPACES);
     let mut meta = metadata(dice, "", name);

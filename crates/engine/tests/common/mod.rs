@@ -46,7 +46,7 @@ impl std::fmt::Debug for Text {
 type Maker = fn(&mut Dice<'_>) -> String;
 
 /// Kinds with how often each is made.
-const KINDS: [(u8, Maker); 11] = [
+const KINDS: [(u8, Maker); 12] = [
     (16, kubernetes::service),
     (10, kubernetes::slice),
     (8, kubernetes::pod),
@@ -56,7 +56,8 @@ const KINDS: [(u8, Maker); 11] = [
     (5, networking::workload_entry),
     (12, networking::destination_rule),
     (14, networking::virtual_service),
-    (5, networking::gateway),
+    (8, networking::gateway),
+    (3, kubernetes::secret),
     (6, networking::sidecar),
 ];
 

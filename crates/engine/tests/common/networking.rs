@@ -356,8 +356,14 @@ pub(crate) fn gateway(dice: &mut Dice<'_>) -> String {
     let meta = metadata(dice, namespace, name);
     let mut servers = Vec::new();
     for n in 0..=dice.roll(3) {
-        let (number, protocol) =
-            dice.pick(&[(80, "HTTP"), (8080, "HTTP2"), (443, "HTTPS"), (9000, "TCP")]);
+        let (number, protocol) = dice.pick(&[
+            (80, "HTTP"),
+            (8080, "HTTP2"),
+            (443, "HTTPS"),
+            (443, "HTTPS"),
+            (443, "TLS"),
+            (9000, "TCP"),
+        ]);
         let hosts = dice.pick(&[
             "*",
             "*.example",
@@ -367,7 +373,17 @@ pub(crate) fn gateway(dice: &mut Dice<'_>) -> String {
         ]);
         let mut server = json!({"port": {"number": number, "name": format!("port-{n}"), "protocol": protocol}, "hosts": [hosts]});
         match protocol {
-            "HTTPS" => server["tls"] = json!({"mode": "SIMPLE", "credentialName": "own"}),
+            "HTTPS" | "TLS" => {
+                server["tls"] = dice.pick(&[
+                    json!({"mode": "SIMPLE", "credentialName": "own"}),
+                    json!({"mode": "MUTUAL", "credentialName": "own", "subjectAltNames": ["a.example"]}),
+                    json!({"mode": "OPTIONAL_MUTUAL", "credentialNames": ["own", "other"]}),
+                    json!({"mode": "SIMPLE", "serverCertificate": "/c.pem", "privateKey": "/k.pem"}),
+                    json!({"mode": "ISTIO_MUTUAL"}),
+                    json!({"mode": "PASSTHROUGH"}),
+                    json!({"mode": "AUTO_PASSTHROUGH"}),
+                ]);
+            }
             "HTTP" if dice.one_in(5) => server["tls"] = json!({"httpsRedirect": true}),
             _ if dice.one_in(8) => server["bind"] = "127.0.0.1".into(),
             _ => {}

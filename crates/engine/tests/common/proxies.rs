@@ -137,6 +137,10 @@ pub(crate) fn all() -> Vec<(&'static str, ProxyFacts)> {
     nodes
         .iter()
         .map(|(name, node)| (*name, facts(node)))
+        .map(|(name, facts)| match name {
+            "router" | "cart" => (name, facts.verified()),
+            _ => (name, facts),
+        })
         .collect()
 }
 
