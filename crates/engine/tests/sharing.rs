@@ -131,7 +131,7 @@ proptest! {
         let crosses = texts.iter().any(|t| t.0.contains("AUTO_PASSTHROUGH"));
         for t in touched(&before, &after) {
             // All names are in one table; all services are behind a socket, and behind a port between networks.
-            let between = crosses && t.kind == "LDS" && t.name.ends_with("_443");
+            let between = crosses && t.kind == "LDS" && t.proxy.contains("router");
             let of_all = t.kind == "NDS" || matches!(&*t.name, "0" | SOCKET) || between;
             prop_assert!(of_all || t.how == How::Came, "{t:?}");
             prop_assert!(of_all || t.name.contains("8097"), "{t:?}");

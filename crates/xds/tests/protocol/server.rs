@@ -440,21 +440,19 @@ async fn a_thousand_clients_at_once() {
     for i in 0..50 {
         run.fake.put(&Cluster, &format!("c{i}"), Some("1"));
     }
-    // Ten TCP connections, a hundred streams on each.
+    // Each has a TCP connection of its own, as proxies do.
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..10 {
-        let channel = channel(run.address).await;
-        for _ in 0..100 {
-            let channel = channel.clone();
-            tasks.spawn(async move {
-                let mut client = DeltaClient::open_on(channel, ADS_DELTA).await.unwrap();
-                client.first(&Cluster, &[]).await;
-                assert_eq!(client.acked().await.resources.len(), 50);
-                let changed = client.acked().await;
-                assert_eq!(names(&changed), ["c7"]);
-            });
-        }
+    for _ in 0..1000 {
+        let address = run.address;
+        tasks.spawn(async move {
+            let channel = channel(address).await;
+            let mut client = DeltaClient::open_on(channel, ADS_DELTA).await.unwrap();
+            client.first(&Cluster, &[]).await;
+            assert_eq!(client.acked().await.resources.len(), 50);
+            let changed = client.acked().await;
+            assert_eq!(names(&changed), ["c7"]);
+        });
     }
     wait_until(|| {
         let connections = run.server.connections();
@@ -499,7 +497,7 @@ async fn too_many_streams_are_refused() {
 }
 
 async fn wait_until(condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < end, "not in time");
         tokio::time::sleep(Duration::from_millis(5)).await;

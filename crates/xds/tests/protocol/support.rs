@@ -389,7 +389,8 @@ where
     }
 
     pub(crate) async fn next(&mut self) -> R {
-        let response = tokio::time::timeout(Duration::from_secs(5), self.responses.message()).await;
+        let response =
+            tokio::time::timeout(Duration::from_secs(60), self.responses.message()).await;
         response
             .expect("no response in time")
             .expect("stream failed")
