@@ -24,7 +24,7 @@ mod scalar;
 mod split;
 mod yaml;
 
-pub use mesh::{mesh_config, mesh_networks};
+pub use mesh::{mesh_config, mesh_networks, proxy_config};
 use path::Segment;
 pub use split::{Document, MAX_DOCUMENTS, split};
 

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use pilotfish_ir as ir;
 use pilotfish_ir::Millis;
 use pilotfish_ir::cluster::{
-    Balancing, ConnectionPool, Discovery, DnsFamily, OutlierDetection, Policy, UpstreamHttp, Warmup,
+    AnyHost, Balancing, ConnectionPool, Discovery, DnsFamily, OutlierDetection, Policy,
+    UpstreamHttp, Warmup,
 };
 use pilotfish_ir::tls::UpstreamTls;
 use pilotfish_protos::envoy::config::cluster::v3::{self as pb, cluster as parts};
@@ -44,7 +45,10 @@ static METADATA_EXCHANGE: LazyLock<pb::Filter> = LazyLock::new(|| pb::Filter {
 pub(crate) fn message(cluster: &ir::Cluster, name: &str, dialect: &Dialect) -> pb::Cluster {
     let mut out = pb::Cluster {
         name: name.to_owned(),
-        alt_stat_name: names::stat_name(&cluster.name, name),
+        alt_stat_name: match &cluster.stat_name {
+            Some(said) => names::delimited(said),
+            None => names::stat_name(&cluster.name, name),
+        },
         connect_timeout: Some(value::duration(cluster.pool.connect_timeout)),
         metadata: metadata(cluster),
         common_lb_config: common_balancing(&cluster.balancing),
@@ -143,8 +147,27 @@ fn discover(out: &mut pb::Cluster, cluster: &ir::Cluster, name: &str, dialect: &
             ));
             return;
         }
+        Discovery::AnyHost(hosts) if dialect.has(Extension::DynamicForwardProxyCluster) => {
+            let config = forward::ClusterConfig {
+                cluster_implementation_specifier: Some(
+                    forward::cluster_config::ClusterImplementationSpecifier::DnsCacheConfig(
+                        any_host_cache(hosts),
+                    ),
+                ),
+                // Without TLS there is no server name to check, which Envoy wants to hear.
+                allow_insecure_cluster_options: cluster.tls == UpstreamTls::None,
+                ..Default::default()
+            };
+            out.cluster_discovery_type = Some(parts::ClusterDiscoveryType::ClusterType(
+                parts::CustomClusterType {
+                    name: "envoy.clusters.dynamic_forward_proxy".to_owned(),
+                    typed_config: Some(pilotfish_protos::any(&config)),
+                },
+            ));
+            return;
+        }
         // Nothing stands in for resolving on demand: a cluster without endpoints fails requests, not the update.
-        Discovery::DynamicDns { .. } => {
+        Discovery::DynamicDns { .. } | Discovery::AnyHost(_) => {
             out.lb_policy = parts::LbPolicy::RoundRobin.into();
             Type::Static
         }
@@ -157,6 +180,30 @@ pub(crate) fn dns_cache(host: &str, family: DnsFamily) -> DnsCacheConfig {
     DnsCacheConfig {
         name: names::dns_cache(host),
         dns_lookup_family: lookup_family(family),
+        ..Default::default()
+    }
+}
+
+/// The cache of hosts that nobody declared.
+pub(crate) fn any_host_cache(hosts: &AnyHost) -> DnsCacheConfig {
+    let resolver = hosts.resolver.as_ref().map(|(address, port)| {
+        let config = CaresDnsResolverConfig {
+            resolvers: vec![value::address(&ir::endpoint::Address::Socket(
+                address.clone(),
+                *port,
+            ))],
+            ..Default::default()
+        };
+        core::TypedExtensionConfig {
+            name: "envoy.network.dns_resolver.cares".to_owned(),
+            typed_config: Some(pilotfish_protos::any(&config)),
+        }
+    });
+    DnsCacheConfig {
+        name: names::dns_cache("allow_any"),
+        dns_lookup_family: lookup_family(hosts.family),
+        max_hosts: Some(value::u32(hosts.most)),
+        typed_dns_resolver_config: resolver,
         ..Default::default()
     }
 }
@@ -280,7 +327,9 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
     let common = common_http(&cluster.pool);
     let upstream = match &cluster.tls {
         // Without a server name of its own the cluster uses the request's, and expects a certificate for it.
-        UpstreamTls::Custom(custom) if custom.sni.is_empty() => {
+        UpstreamTls::Custom(custom) | UpstreamTls::OwnCertificate(custom)
+            if custom.sni.is_empty() =>
+        {
             Some(core::UpstreamHttpProtocolOptions {
                 auto_sni: true,
                 auto_san_validation: custom.subject_alt_names.is_empty()
@@ -290,7 +339,17 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
         }
         _ => None,
     };
-    if cluster.http == UpstreamHttp::Default && common.is_none() && upstream.is_none() {
+    let http1 = core::Http1ProtocolOptions {
+        header_key_format: cluster
+            .preserve_case
+            .then(|| crate::http::PRESERVE_CASE.clone()),
+        ..Default::default()
+    };
+    if cluster.http == UpstreamHttp::Default
+        && !cluster.preserve_case
+        && common.is_none()
+        && upstream.is_none()
+    {
         return None;
     }
     let explicit = |protocol| {
@@ -299,9 +358,7 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
         })
     };
     let protocol = match cluster.http {
-        UpstreamHttp::Default => explicit(ProtocolConfig::HttpProtocolOptions(
-            core::Http1ProtocolOptions::default(),
-        )),
+        UpstreamHttp::Default => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
         UpstreamHttp::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(
             core::Http2ProtocolOptions {
                 max_concurrent_streams: cluster.pool.max_concurrent_streams.map(value::u32),
@@ -310,7 +367,7 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
         )),
         UpstreamHttp::Downstream => {
             UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
-                http_protocol_options: Some(core::Http1ProtocolOptions::default()),
+                http_protocol_options: Some(http1),
                 http2_protocol_options: Some(core::Http2ProtocolOptions::default()),
                 ..Default::default()
             })

@@ -123,6 +123,8 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
         max_connections_to_accept_per_socket_event: listener
             .one_accept_per_event
             .then(|| value::u32(1)),
+        connection_balance_config: listener.exact_balance.then(exact_balance),
+        per_connection_buffer_limit_bytes: listener.buffer_limit.map(value::u32),
         ..Default::default()
     };
     out.filter_chains
@@ -135,6 +137,13 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
         out.filter_chains.push(refusal(None));
     }
     out
+}
+
+fn exact_balance() -> pb::listener::ConnectionBalanceConfig {
+    use pb::listener::connection_balance_config::{BalanceType, ExactBalance};
+    pb::listener::ConnectionBalanceConfig {
+        balance_type: Some(BalanceType::ExactBalance(ExactBalance {})),
+    }
 }
 
 /// Chains that close the ports of which nothing is left, because all they served needs a certificate that nobody gives

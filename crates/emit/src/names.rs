@@ -17,6 +17,7 @@ pub fn cluster_name(name: &ClusterName) -> String {
         ClusterName::BySni { port, subset, host } => {
             format!("outbound_.{port}_.{subset}_.{host}")
         }
+        ClusterName::AnyHost => "AllowAnyDynamicDNSCluster".to_owned(),
     }
 }
 

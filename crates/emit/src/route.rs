@@ -295,6 +295,7 @@ fn rewrite(action: &mut pb::RouteAction, forward: &Forward) {
     let Some(rewrite) = &forward.rewrite else {
         return;
     };
+    action.append_x_forwarded_host = rewrite.forwarded_host;
     action.prefix_rewrite = rewrite
         .prefix
         .as_ref()

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 
 use pilotfish_ir::Text;
 use pilotfish_ir::tls::{
-    ClientCheck, CustomTls, DownstreamMutual, DownstreamTls, MutualTls, SecretSource, ServerTls,
-    TlsLimits, TlsVersion, UpstreamTls,
+    CertificateFiles, ClientCheck, CustomTls, DownstreamMutual, DownstreamTls, MutualTls,
+    SecretSource, ServerTls, TlsLimits, TlsVersion, UpstreamTls,
 };
 use pilotfish_protos::envoy::config::cluster::v3::cluster::TransportSocketMatch;
 use pilotfish_protos::envoy::config::core::v3::{self as core, TransportSocket};
@@ -71,7 +71,7 @@ pub(crate) fn upstream(security: &UpstreamTls, dialect: &Dialect) -> Upstream {
             PLAIN_MATCH.clone(),
         ]),
         UpstreamTls::Mutual(mutual) => Upstream::Always(tls_socket(&mesh_client(mutual))),
-        UpstreamTls::Custom(custom) => {
+        UpstreamTls::Custom(custom) | UpstreamTls::OwnCertificate(custom) => {
             Upstream::Always(tls_socket(&custom_client(custom, dialect)))
         }
     }
@@ -92,7 +92,7 @@ pub(crate) fn downstream(security: &DownstreamTls, dialect: &Dialect) -> Option<
         return None;
     }
     let context = match security {
-        DownstreamTls::Mutual(mutual) => mesh_server(mutual),
+        DownstreamTls::Mutual(mutual) => mesh_server(mutual, dialect),
         DownstreamTls::Server(server) => custom_server(server, dialect),
     };
     Some(tls_socket(&context))
@@ -119,7 +119,7 @@ fn mesh_client(mutual: &MutualTls) -> tls::UpstreamTlsContext {
     }
 }
 
-fn mesh_server(mutual: &DownstreamMutual) -> tls::DownstreamTlsContext {
+fn mesh_server(mutual: &DownstreamMutual, dialect: &Dialect) -> tls::DownstreamTlsContext {
     let names = mutual
         .identity_prefixes
         .iter()
@@ -140,7 +140,7 @@ fn mesh_server(mutual: &DownstreamMutual) -> tls::DownstreamTlsContext {
                 ..Default::default()
             }),
             alpn_protocols: strings(&mutual.alpn),
-            ..mesh_identity(names)
+            ..identity(&mutual.files, names, dialect)
         }),
         require_client_certificate: Some(value::bool(true)),
         ..Default::default()
@@ -214,7 +214,11 @@ fn client_check(check: &ClientCheck, dialect: &Dialect) -> ValidationContextType
 
 fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsContext {
     let mut common = CommonTlsContext {
-        tls_params: Some(client_parameters()),
+        tls_params: Some(tls::TlsParameters {
+            cipher_suites: strings(&custom.limits.ciphers),
+            ecdh_curves: strings(&custom.limits.curves),
+            ..client_parameters()
+        }),
         alpn_protocols: strings(&custom.alpn),
         ..Default::default()
     };
@@ -241,6 +245,26 @@ fn mesh_identity(names: Vec<StringMatcher>) -> CommonTlsContext {
         tls_certificate_sds_secret_configs: vec![WORKLOAD_CERTIFICATE.clone()],
         validation_context_type: Some(combined(
             MESH_ROOTS.clone(),
+            accept(tls::CertificateValidationContext::default(), names),
+        )),
+        ..Default::default()
+    }
+}
+
+/// The same, where files stand in for what the mesh gives.
+fn identity(
+    files: &CertificateFiles,
+    names: Vec<StringMatcher>,
+    dialect: &Dialect,
+) -> CommonTlsContext {
+    let named = |file: &Option<Text>, mesh: &LazyLock<tls::SdsSecretConfig>| match file {
+        Some(name) => secret(&SecretSource::File(name.clone()), mesh, dialect),
+        None => (**mesh).clone(),
+    };
+    CommonTlsContext {
+        tls_certificate_sds_secret_configs: vec![named(&files.certificate, &WORKLOAD_CERTIFICATE)],
+        validation_context_type: Some(combined(
+            named(&files.roots, &MESH_ROOTS),
             accept(tls::CertificateValidationContext::default(), names),
         )),
         ..Default::default()

@@ -1,14 +1,14 @@
 //! The world, its history, and the sheets that proxies share.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use pilotfish_config::networking::Sidecar;
 use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
 use pilotfish_ir::listener::Tracing;
 use pilotfish_lower::{
-    Client, ClusterScope, EndpointScope, Families, InboundScope, ListenerScope, NameScope,
-    ProxyKind, RouteScope, SecretScope, visibility,
+    Client, ClusterScope, Conduct, EndpointScope, Families, InboundScope, ListenerScope, NameScope,
+    ProxyKind, RouteScope, SecretScope, conduct, visibility,
 };
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
@@ -21,6 +21,8 @@ use crate::sheet::Sheet;
 
 /// The label by which endpoints of the same node are preferred; the node is part of the scope if somebody reads it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The conduct of a proxy where it does not count.
+static UNKNOWN: LazyLock<Arc<Conduct>> = LazyLock::new(|| Arc::new(Conduct::unknown()));
 /// How many generations a sheet may lag behind before it is rebuilt whole.
 const HISTORY: usize = 1024;
 
@@ -378,6 +380,17 @@ fn sections(
         labels: selectors.relevant(labels),
         interception: facts.interception,
         privileged: facts.privileged,
+        conduct: Arc::new(Conduct::new(
+            facts.config.as_deref(),
+            reader.mesh().default_config.as_ref(),
+            facts.kind,
+            &facts.extras,
+        )),
+    };
+    // Endpoints and names are the same however a proxy conducts itself.
+    let anyone = Client {
+        conduct: UNKNOWN.clone(),
+        ..client.clone()
     };
     // Where the workload runs is known better than what its proxy was told.
     let known = workload
@@ -390,24 +403,16 @@ fn sections(
             .service(&i.service)
             .is_some_and(|s| s.resolution == Resolution::Passthrough)
     });
-    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
-    // Envoy refuses an empty tag.
-    let or_unknown = |t: &Text| {
-        if t.is_empty() {
-            Text::from("unknown")
-        } else {
-            t.clone()
-        }
-    };
-    let tracing = Tracing {
-        service: or_unknown(&label("service.istio.io/canonical-name")),
-        revision: Some(label("service.istio.io/canonical-revision"))
-            .filter(|r| !r.is_empty())
-            .unwrap_or_else(|| Text::from("latest")),
-        namespace: or_unknown(&facts.namespace),
-        cluster: or_unknown(&facts.cluster),
-        mesh: or_unknown(&facts.mesh_id),
-        sampling: 100,
+    let tracing = tracing(reader, facts, labels);
+    let http_proxy = facts.http_proxy.or_else(|| {
+        u16::try_from(reader.mesh().proxy_http_port)
+            .ok()
+            .filter(|p| *p > 0)
+    });
+    let network = if reader.network_gateways().is_empty() && facts.view.is_empty() {
+        Text::default()
+    } else {
+        facts.network.clone()
     };
     let d = || facts.dialect.clone();
     let router = facts.kind == ProxyKind::Router;
@@ -421,20 +426,23 @@ fn sections(
             ClusterScope {
                 client: client.clone(),
                 locality: locality.clone(),
+                files: facts.client_files.clone(),
+                network: network.clone(),
             },
             d(),
         )],
         endpoints: vec![Section::Endpoints(
             EndpointScope {
-                client: client.clone(),
+                client: anyone.clone(),
                 locality,
-                network: facts.network.clone(),
+                network,
                 cluster: facts.cluster.clone(),
                 node: if node_bound {
                     facts.node.clone()
                 } else {
                     Text::default()
                 },
+                view: facts.view.clone(),
             },
             d(),
         )],
@@ -442,6 +450,7 @@ fn sections(
             RouteScope {
                 client: client.clone(),
                 instances: served.clone(),
+                http_proxy: !router && http_proxy.is_some(),
             },
             d(),
         )],
@@ -452,6 +461,9 @@ fn sections(
                 own_address: headless.then(|| facts.addresses[0].clone()),
                 instances: served.clone(),
                 http10: facts.http10,
+                http_proxy: http_proxy.filter(|_| !router),
+                own_ports: facts.own_ports.clone(),
+                files: facts.server_files.clone(),
             },
             d(),
         )],
@@ -460,7 +472,7 @@ fn sections(
     };
     if facts.verified {
         let scope = SecretScope {
-            client: client.clone(),
+            client: anyone.clone(),
             namespace: facts.namespace.clone(),
             instances: served,
         };
@@ -468,7 +480,7 @@ fn sections(
     }
     if facts.dns_capture {
         out.names.push(Section::Names(NameScope {
-            client: client.clone(),
+            client: anyone,
             cluster: facts.cluster.clone(),
         }));
     }
@@ -488,10 +500,56 @@ fn sections(
             instances,
             http10: facts.http10,
             addresses,
+            own_ports: facts.own_ports.clone(),
+            files: facts.server_files.clone(),
         };
         out.clusters
             .push(Section::InboundClusters(inbound.clone(), d()));
         out.listeners.push(Section::InboundListeners(inbound, d()));
     }
     out
+}
+
+/// How a proxy traces requests, and who it is.
+fn tracing(
+    reader: &Reader<'_>,
+    facts: &ProxyFacts,
+    labels: &pilotfish_mesh::Labels,
+) -> Option<Tracing> {
+    if !reader.mesh().enable_tracing {
+        return None;
+    }
+    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+    // Envoy refuses an empty tag.
+    let or_unknown = |t: &Text| {
+        if t.is_empty() {
+            Text::from("unknown")
+        } else {
+            t.clone()
+        }
+    };
+    let config = facts.config.as_deref();
+    let own = config
+        .or(reader.mesh().default_config.as_ref())
+        .and_then(|c| c.tracing.as_ref());
+    let fallback = reader
+        .settings()
+        .features
+        .get("PILOT_TRACE_SAMPLING")
+        .and_then(|v| v.parse::<f64>().ok())
+        .filter(|v| (0.0..=100.0).contains(v))
+        .unwrap_or(1.0);
+    Some(Tracing {
+        service: or_unknown(&label("service.istio.io/canonical-name")),
+        revision: Some(label("service.istio.io/canonical-revision"))
+            .filter(|r| !r.is_empty())
+            .unwrap_or_else(|| Text::from("latest")),
+        namespace: or_unknown(&facts.namespace),
+        cluster: or_unknown(&facts.cluster),
+        mesh: or_unknown(&facts.mesh_id),
+        sampling: conduct::sampling(own, fallback),
+        own_tags: own.and_then(|t| t.enable_istio_tags) != Some(false),
+        tags: conduct::tags(own),
+        longest_path: own.map(|t| t.max_path_tag_length).filter(|n| *n > 0),
+    })
 }

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilotfish_config::mesh::ProxyConfig;
+use pilotfish_config::{Duration, parse};
 use pilotfish_emit::Dialect;
+use pilotfish_ir::tls::CertificateFiles;
+use pilotfish_lower::conduct::Extras;
 use pilotfish_lower::{Interception, ProxyKind};
 use pilotfish_mesh::{Locality, Text};
 use pilotfish_protos::envoy::config::core::v3::Node;
@@ -15,8 +19,16 @@ const LONGEST: usize = 4096;
 /// Most labels taken from a node.
 const MOST_LABELS: usize = 256;
 
+/// Listeners that the proxy has by itself.
+const OWN_PORTS: [&str; 4] = [
+    "ENVOY_STATUS_PORT",
+    "ENVOY_PROMETHEUS_PORT",
+    "ENVOY_SECURE_METRICS_PORT",
+    "ENVOY_SECURE_MERGED_METRICS_PORT",
+];
+
 /// The facts of a proxy that do not depend on the mesh.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProxyFacts {
     pub(crate) id: Text,
     pub(crate) kind: ProxyKind,
@@ -33,6 +45,19 @@ pub struct ProxyFacts {
     pub(crate) dns_capture: bool,
     pub(crate) privileged: bool,
     pub(crate) http10: bool,
+    /// Port on which the application reaches it as an HTTP proxy, where it overrules the mesh.
+    pub(crate) http_proxy: Option<u16>,
+    /// Networks whose endpoints it asked for; empty: all.
+    pub(crate) view: BTreeSet<Text>,
+    /// Ports its own listeners have.
+    pub(crate) own_ports: BTreeSet<u16>,
+    /// Its own configuration; without one the mesh's default counts.
+    pub(crate) config: Option<Arc<ProxyConfig>>,
+    pub(crate) extras: Extras,
+    /// Certificates it brings for calling others.
+    pub(crate) client_files: CertificateFiles,
+    /// Certificates it brings for being called.
+    pub(crate) server_files: CertificateFiles,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) verified: bool,
 }
@@ -81,6 +106,92 @@ fn labels(value: Option<&Value>) -> Result<BTreeMap<Text, Text>, NodeError> {
         _ => None,
     };
     Ok(s.fields.iter().filter_map(pair).collect())
+}
+
+/// A value of the metadata as JSON; `None` if it nests too deep.
+fn json(value: &Value, depth: usize) -> Option<serde_json::Value> {
+    const DEEPEST: usize = 32;
+    if depth > DEEPEST {
+        return None;
+    }
+    Some(match &value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::BoolValue(b)) => (*b).into(),
+        Some(Kind::StringValue(s)) => s.as_str().into(),
+        Some(Kind::NumberValue(n)) => number(*n),
+        Some(Kind::ListValue(l)) => l
+            .values
+            .iter()
+            .map(|v| json(v, depth + 1))
+            .collect::<Option<_>>()?,
+        Some(Kind::StructValue(s)) => serde_json::Value::Object(
+            s.fields
+                .iter()
+                .map(|(k, v)| Some((k.clone(), json(v, depth + 1)?)))
+                .collect::<Option<_>>()?,
+        ),
+    })
+}
+
+/// Metadata knows no integers.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "only numbers that are whole and small are cast"
+)]
+fn number(n: f64) -> serde_json::Value {
+    const LARGEST: f64 = 9_007_199_254_740_992.0;
+    if n.fract() == 0.0 && n.abs() < LARGEST {
+        (n as i64).into()
+    } else {
+        n.into()
+    }
+}
+
+fn proxy_config(meta: Option<&Struct>) -> Result<Option<Arc<ProxyConfig>>, NodeError> {
+    let Some(value) = meta.and_then(|m| m.fields.get("PROXY_CONFIG")) else {
+        return Ok(None);
+    };
+    let value =
+        json(value, 0).ok_or_else(|| NodeError("metadata PROXY_CONFIG nests too deep".into()))?;
+    if value.is_null() {
+        return Ok(None);
+    }
+    parse::proxy_config(value)
+        .map(|c| Some(Arc::new(c)))
+        .map_err(|e| NodeError(format!("metadata PROXY_CONFIG: {e}")))
+}
+
+/// A number written as a number or as text.
+fn port(meta: Option<&Struct>, key: &str) -> Option<u16> {
+    match meta.and_then(|m| m.fields.get(key))?.kind.as_ref()? {
+        Kind::StringValue(s) => s.parse().ok(),
+        Kind::NumberValue(n) => number(*n).as_u64().and_then(|n| u16::try_from(n).ok()),
+        _ => None,
+    }
+    .filter(|p| *p > 0)
+}
+
+/// Where the proxy's agent answers DNS questions.
+fn dns_proxy(written: Option<&str>) -> (Text, u16) {
+    const HOST: &str = "127.0.0.1";
+    const PORT: u16 = 15053;
+    let Some((host, port)) = written.and_then(|w| w.rsplit_once(':')) else {
+        return (Text::from(HOST), PORT);
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = if host == "localhost" { HOST } else { host };
+    (Text::from(host), port.parse().unwrap_or(PORT))
+}
+
+/// The SDS names of files, as the agent beside the proxy knows them.
+fn files(chain: Option<Text>, key: Option<Text>, roots: Option<Text>) -> CertificateFiles {
+    let named = |t: Option<Text>| t.filter(|t| !t.is_empty());
+    CertificateFiles {
+        certificate: named(chain)
+            .zip(named(key))
+            .map(|(chain, key)| Text::from(format!("file-cert:{chain}~{key}"))),
+        roots: named(roots).map(|roots| Text::from(format!("file-root:{roots}"))),
+    }
 }
 
 impl ProxyFacts {
@@ -166,7 +277,38 @@ impl ProxyFacts {
             },
             dns_capture: yes(get("DNS_CAPTURE")?),
             privileged: !yes(get("UNPRIVILEGED_POD")?),
-            http10: yes(get("HTTP10")?),
+            http10: get("HTTP10")?.as_deref() == Some("1"),
+            http_proxy: port(meta, "HTTP_PROXY_PORT"),
+            own_ports: OWN_PORTS.iter().filter_map(|key| port(meta, key)).collect(),
+            view: get("REQUESTED_NETWORK_VIEW")?
+                .iter()
+                .flat_map(|l| l.split(','))
+                .filter(|n| !n.is_empty())
+                .map(Text::from)
+                .collect(),
+            config: proxy_config(meta)?,
+            extras: Extras {
+                idle_timeout: get("IDLE_TIMEOUT")?
+                    .and_then(|t| t.parse::<Duration>().ok())
+                    .map(|d| d.get().into()),
+                inbound_balance: yes(get("INBOUND_LISTENER_EXACT_BALANCE")?),
+                outbound_balance: yes(get("OUTBOUND_LISTENER_EXACT_BALANCE")?),
+                dns_proxy: if yes(get("DNS_CAPTURE")?) {
+                    Some(dns_proxy(get("DNS_PROXY_ADDR")?.as_deref()))
+                } else {
+                    None
+                },
+            },
+            client_files: files(
+                get("TLS_CLIENT_CERT_CHAIN")?,
+                get("TLS_CLIENT_KEY")?,
+                get("TLS_CLIENT_ROOT_CERT")?,
+            ),
+            server_files: files(
+                get("TLS_SERVER_CERT_CHAIN")?,
+                get("TLS_SERVER_KEY")?,
+                get("TLS_SERVER_ROOT_CERT")?,
+            ),
             dialect: Arc::new(match Dialect::from_extensions(&listed) {
                 d if yes(get("LOCAL_FILES")?) => d.with_files(),
                 d => d,

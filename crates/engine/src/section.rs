@@ -114,7 +114,10 @@ impl Section {
                 listeners(gateway::listeners(r, s), d)
             }
             (Self::Listeners(s, d), PieceKey::Fixed) => {
-                listeners(outbound::intercept(r, s).into_iter().collect(), d)
+                let both = outbound::intercept(r, s)
+                    .into_iter()
+                    .chain(outbound::http_proxy(r, s));
+                listeners(both.collect(), d)
             }
             (Self::Listeners(s, d), PieceKey::Port(p)) => {
                 listeners(outbound::listeners(r, s, *p), d)
@@ -191,6 +194,10 @@ fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
         for s in visibility::services(r, client, &e) {
             by_host.entry(&s.id.host).or_insert(&s.id);
         }
+    }
+    let inferred = visibility::inferred(r, client);
+    for id in &inferred {
+        by_host.entry(&id.host).or_insert(id);
     }
     by_host
         .into_values()

@@ -34,6 +34,10 @@ pub struct Cluster {
     pub source_address: Option<Text>,
     /// Source addresses of the other family (dual stack).
     pub extra_source_addresses: Vec<Text>,
+    /// Name in statistics, where the mesh says how it is made.
+    pub stat_name: Option<Text>,
+    /// Names of HTTP/1 headers keep the case they were written in.
+    pub preserve_case: bool,
 }
 
 /// A service as telemetry names it.
@@ -76,6 +80,8 @@ pub enum Discovery {
         /// Entries are kept for ever (the inbound side).
         keep_forever: bool,
     },
+    /// Any host a request names, resolved when it comes.
+    AnyHost(AnyHost),
     /// The host name of the request, resolved when it comes.
     DynamicDns {
         /// Host pattern, names the DNS cache.
@@ -83,6 +89,17 @@ pub enum Discovery {
         /// Address families asked for.
         family: DnsFamily,
     },
+}
+
+/// How hosts nobody declared are resolved; the cluster and the filters before it must agree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AnyHost {
+    /// Address families asked for.
+    pub family: DnsFamily,
+    /// Most hosts remembered.
+    pub most: u32,
+    /// Who is asked; `None`: the system's resolver.
+    pub resolver: Option<(Text, u16)>,
 }
 
 /// Address families of DNS lookups.

@@ -1,5 +1,6 @@
 //! Listeners and what happens on a connection.
 
+use crate::cluster::AnyHost;
 use crate::endpoint::Address;
 use crate::tls::DownstreamTls;
 use crate::{ClusterName, Millis, RouteTable, Text, VirtualHost};
@@ -33,6 +34,10 @@ pub struct Listener {
     pub default_chain: Option<Chain>,
     /// Accept one connection per event.
     pub one_accept_per_event: bool,
+    /// Connections are spread evenly over the workers.
+    pub exact_balance: bool,
+    /// Most bytes buffered for a connection; `None` leaves the default.
+    pub buffer_limit: Option<u32>,
 }
 
 /// Which way traffic flows.
@@ -199,8 +204,10 @@ pub struct Http {
     pub grpc_web: bool,
     /// Names resolved on demand.
     pub dns_caches: Vec<DnsCache>,
-    /// Who the proxy is, for tracing tags.
-    pub tracing: Tracing,
+    /// Hosts nobody declared are resolved on demand too.
+    pub any_host: Option<AnyHost>,
+    /// How requests are traced; `None`: not at all.
+    pub tracing: Option<Tracing>,
     /// Paths are normalised before they are matched.
     pub normalize_path: bool,
     /// Adjacent slashes are merged.
@@ -217,15 +224,107 @@ pub struct Http {
     pub server_name: Option<Text>,
     /// HTTP/1.0 is accepted.
     pub http10: bool,
-    /// Server certificate SANs are needed for telemetry; kept for gateways.
-    pub sanitize: bool,
+    /// Requests may name their target by an absolute URL, as to a proxy.
+    pub absolute_urls: bool,
+    /// Headers that are added, kept and left out.
+    pub headers: Headers,
+    /// Limits on connections and streams.
+    pub limits: HttpLimits,
+}
+
+/// Headers that are added, kept and left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Headers {
+    /// The server header is the application's own.
+    pub server_of_application: bool,
+    /// Requests without an id stay without.
+    pub no_request_id: bool,
+    /// What Envoy says of itself (time taken, timeouts, retries) stays inside.
+    pub no_debug: bool,
+    /// Who we are is not told to what is outside the mesh.
+    pub metadata_in_mesh: bool,
+    /// Names of HTTP/1 headers keep the case they were written in.
+    pub preserve_case: bool,
+    /// The port asked for is passed on.
+    pub forwarded_port: bool,
+    /// Proxies in front of us whose word on the client's address is taken.
+    pub trusted_hops: u32,
+    /// What goes into the client certificate header; `None`: Envoy's default.
+    pub certificate: Option<CertificateParts>,
+    /// Networks whose requests count as internal.
+    pub internal_networks: Vec<(Text, u8)>,
+}
+
+/// Parts of a client certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each part is told or not")]
+pub struct CertificateParts {
+    /// Subject.
+    pub subject: bool,
+    /// The certificate itself.
+    pub certificate: bool,
+    /// The whole chain.
+    pub chain: bool,
+    /// DNS names.
+    pub dns: bool,
+    /// URIs.
+    pub uri: bool,
+}
+
+/// Limits on connections and streams; `None` leaves the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HttpLimits {
+    /// Idle connections are closed.
+    pub idle_timeout: Option<Millis>,
+    /// Longest life of a connection.
+    pub max_duration: Option<Millis>,
+    /// Longest life of a stream.
+    pub max_stream_duration: Option<Millis>,
+    /// Idle streams are closed; `None`: never.
+    pub stream_idle_timeout: Option<Millis>,
+    /// Time for a whole request to come.
+    pub request_timeout: Option<Millis>,
+    /// Time for the headers of a request to come.
+    pub headers_timeout: Option<Millis>,
+    /// Time for clients to leave.
+    pub drain_timeout: Option<Millis>,
+    /// HTTP/2 settings.
+    pub http2: Option<Http2Limits>,
+    /// Headers with underscores; `None`: allowed, and not said so.
+    pub underscores: Option<Underscores>,
+}
+
+/// HTTP/2 settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Http2Limits {
+    /// Most streams on one connection.
+    pub streams: Option<u32>,
+    /// Window of a stream.
+    pub stream_window: Option<u32>,
+    /// Window of a connection.
+    pub connection_window: Option<u32>,
+}
+
+/// What becomes of headers with underscores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Underscores {
+    /// Kept.
+    Allow,
+    /// The request is refused.
+    Reject,
+    /// The header is dropped.
+    Drop,
 }
 
 /// The client certificate header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClientCert {
     /// Removed (Envoy's default).
     Sanitize,
+    /// Kept if the client proved itself.
+    ForwardOnly,
+    /// Kept whoever the client is.
+    AlwaysForwardOnly,
     /// Kept and ours appended.
     AppendForward,
     /// Replaced by ours.
@@ -233,10 +332,14 @@ pub enum ClientCert {
 }
 
 /// Escaped slashes in paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EscapedSlashes {
     /// Left alone.
     Keep,
+    /// The request is refused.
+    Reject,
+    /// Unescaped, and the client is told to ask again.
+    Redirect,
     /// Unescaped, and the request goes on.
     Unescape,
 }
@@ -250,7 +353,7 @@ pub enum Routes {
     Inline(RouteTable, Vec<VirtualHost>),
 }
 
-/// Who the proxy is, for tracing tags.
+/// How requests are traced, and who the proxy is, for tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tracing {
     /// Canonical service.
@@ -263,6 +366,23 @@ pub struct Tracing {
     pub cluster: Text,
     /// Mesh.
     pub mesh: Text,
-    /// Share of requests traced, hundredths of a percent.
+    /// Share of requests traced, hundred-thousandths of a percent.
     pub sampling: u32,
+    /// Spans say who the proxy is, and what policies that are only tried out would have done.
+    pub own_tags: bool,
+    /// Tags the user adds, by name.
+    pub tags: Vec<(Text, TagValue)>,
+    /// Longest path that is recorded; `None` leaves the default.
+    pub longest_path: Option<u32>,
+}
+
+/// Where the value of a tag comes from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TagValue {
+    /// It is written.
+    Literal(Text),
+    /// A variable of the proxy's environment, and what stands in for it.
+    Environment(Text, Text),
+    /// A header of the request, and what stands in for it.
+    Header(Text, Text),
 }

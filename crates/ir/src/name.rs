@@ -39,4 +39,21 @@ pub enum ClusterName {
         /// Host of the service.
         host: Text,
     },
+    /// Whatever host the request names, resolved when it comes.
+    AnyHost,
+}
+
+impl ClusterName {
+    /// The same service for connections of another network; other upstreams are what they are.
+    #[must_use]
+    pub fn by_sni(&self) -> Self {
+        match self {
+            Self::Outbound { port, subset, host } => Self::BySni {
+                port: *port,
+                subset: subset.clone(),
+                host: host.clone(),
+            },
+            other => other.clone(),
+        }
+    }
 }

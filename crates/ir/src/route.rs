@@ -218,6 +218,8 @@ pub struct Rewrite {
     pub host: Option<Text>,
     /// Host taken from the endpoint.
     pub auto_host: bool,
+    /// The host asked for is passed on in a header.
+    pub forwarded_host: bool,
 }
 
 /// A copy of the traffic.

@@ -14,6 +14,8 @@ pub enum UpstreamTls {
     Mutual(MutualTls),
     /// TLS as the user described it.
     Custom(CustomTls),
+    /// The mesh's mutual TLS with certificates the proxy brings itself.
+    OwnCertificate(CustomTls),
 }
 
 /// The mesh's own mutual TLS.
@@ -42,6 +44,8 @@ pub struct CustomTls {
     pub alpn: Vec<Text>,
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
+    /// Limits on what is negotiated.
+    pub limits: TlsLimits,
 }
 
 /// Where a key, certificate or root comes from.
@@ -66,6 +70,17 @@ pub struct DownstreamMutual {
     pub tls13_only: bool,
     /// Cipher suites.
     pub ciphers: Vec<Text>,
+    /// Files that stand in for the certificate and the roots of the mesh.
+    pub files: CertificateFiles,
+}
+
+/// Files that stand in for what the mesh gives a workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CertificateFiles {
+    /// Key and certificate, by SDS name.
+    pub certificate: Option<Text>,
+    /// Roots, by SDS name.
+    pub roots: Option<Text>,
 }
 
 /// TLS that a chain terminates.

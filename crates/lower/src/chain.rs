@@ -13,13 +13,14 @@ use pilotfish_ir::listener::{
 };
 use pilotfish_ir::route::HashPolicy;
 use pilotfish_ir::{ClusterName, Millis};
-use pilotfish_mesh::{Protocol, Reader, Resolution, Service, host};
+use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, host};
 
 use crate::virtual_service::{self, Place, selects};
+use crate::visibility::Elsewhere;
 use crate::{Client, ListenerScope, Text, cluster, policy, route, visibility};
 
 /// ALPN of HTTP in plain text, as the inspector reports it.
-const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
+pub(crate) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 const HANDSHAKE: Millis = Millis::secs(15);
 
 /// Bytes to one cluster that names its own statistics.
@@ -51,6 +52,7 @@ fn stat_name(cluster: &ClusterName) -> Text {
         ClusterName::BySni { port, subset, host } => {
             Text::from(format!("outbound_.{port}_.{subset}_.{host}"))
         }
+        ClusterName::AnyHost => Text::from("AllowAnyDynamicDNSCluster"),
     }
 }
 
@@ -174,6 +176,15 @@ fn default_tcp_chain(
     let by_name =
         offer.protocol.is_tls() && (on_wildcard || service.resolution == Resolution::DynamicDns);
     let mut tcp = tcp_to(cluster, Side::Client);
+    // The listener does not know how the service calls its port.
+    let unnamed = Port {
+        name: Text::default(),
+        number: port,
+        protocol: offer.protocol,
+    };
+    if let Some(said) = cluster::outbound_stat(reader, service, &unnamed, "") {
+        tcp.stat_prefix = said;
+    }
     tcp.codec = codec(reader, offer.protocol);
     limit(reader, &scope.client, &mut tcp, service, "");
     if service.resolution == Resolution::DynamicDns && offer.protocol.is_tls() {
@@ -200,6 +211,7 @@ fn default_tcp_chain(
 
 /// What the rule of a destination says about byte streams to it: the rule as a whole, and the subset's balancing.
 fn limit(reader: &Reader<'_>, client: &Client, tcp: &mut Tcp, service: &Service, subset: &str) {
+    tcp.idle_timeout = client.conduct.idle_timeout;
     let Some(rule) = policy::rule(reader, client, service) else {
         return;
     };
@@ -209,7 +221,8 @@ fn limit(reader: &Reader<'_>, client: &Client, tcp: &mut Tcp, service: &Service,
         .and_then(|p| p.tcp.as_ref());
     tcp.idle_timeout = settings
         .and_then(|t| t.idle_timeout)
-        .map(|d| d.get().into());
+        .map(|d| d.get().into())
+        .or(tcp.idle_timeout);
     tcp.max_duration = settings
         .and_then(|t| t.max_connection_duration)
         .map(|d| d.get().into());
@@ -235,6 +248,12 @@ pub(crate) fn by_sni(
         host: service.id.host.clone(),
     };
     let mut tcp = tcp_to(cluster, Side::Gateway);
+    if let Some(said) = service
+        .port(port)
+        .and_then(|port| cluster::outbound_stat(reader, service, port, subset))
+    {
+        tcp.stat_prefix = said;
+    }
     limit(reader, client, &mut tcp, service, subset);
     tcp
 }
@@ -252,6 +271,7 @@ fn written_chains(
     let stream = Stream {
         client: &scope.client,
         port: offer.number,
+        port_name: offer.service.port(offer.number).map_or("", |p| &p.name),
         protocol: offer.protocol,
         side: Side::Client,
     };
@@ -349,6 +369,8 @@ pub(crate) struct Stream<'a> {
     pub(crate) client: &'a Client,
     /// Port of destinations that name none.
     pub(crate) port: u16,
+    /// Name of that port.
+    pub(crate) port_name: &'a str,
     pub(crate) protocol: Protocol,
     pub(crate) side: Side,
 }
@@ -379,10 +401,11 @@ pub(crate) fn weighted(
         })
         .collect();
     let stat_prefix = match to.as_slice() {
-        [(one, _)] if !several => stat_name(one),
+        [(one, _)] if !several => said_stat(reader, stream, one).unwrap_or_else(|| stat_name(one)),
         _ => Text::from(format!("{}.{}", object.key.name, object.key.namespace)),
     };
     let mut tcp = tcp_to(ClusterName::BlackHole, stream.side);
+    tcp.idle_timeout = stream.client.conduct.idle_timeout;
     tcp.stat_prefix = stat_prefix;
     tcp.codec = codec(reader, stream.protocol);
     // The rule of the first destination speaks for all.
@@ -403,15 +426,23 @@ pub(crate) fn weighted(
     tcp
 }
 
+/// The name the mesh gives a destination in statistics, if it says how names are made.
+fn said_stat(reader: &Reader<'_>, stream: Stream<'_>, to: &ClusterName) -> Option<Text> {
+    let ClusterName::Outbound { subset, host, .. } = to else {
+        return None;
+    };
+    let service = visibility::service_of_host(reader, stream.client, host)?;
+    let port = Port {
+        name: Text::from(stream.port_name),
+        number: stream.port,
+        protocol: stream.protocol,
+    };
+    cluster::outbound_stat(reader, service, &port, subset)
+}
+
 /// Protocols whose statistics Envoy can keep; some only if switched on.
 pub(crate) fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
-    let on = |name: &str, default: bool| {
-        reader
-            .settings()
-            .features
-            .get(name)
-            .map_or(default, |v| &**v == "true")
-    };
+    let on = |name: &str, default: bool| feature(reader, name, default);
     match p {
         Protocol::Mongo if on("PILOT_ENABLE_MONGO_FILTER", true) => TcpCodec::Mongo,
         Protocol::MySql if on("PILOT_ENABLE_MYSQL_FILTER", false) => TcpCodec::MySql,
@@ -440,10 +471,18 @@ fn http_chain(
     table: Text,
     detect: bool,
 ) -> Chain {
-    let mut h = http(reader, Side::Client, scope.tracing.clone(), scope.http10);
+    let mut h = http(
+        reader,
+        &scope.client,
+        Side::Client,
+        scope.tracing.clone(),
+        scope.http10,
+    );
     h.routes = Routes::Discovered(table);
     h.grpc_web = offer.protocol == Protocol::GrpcWeb;
-    h.use_remote_address = Some(false);
+    if visibility::elsewhere(reader, &scope.client) == Elsewhere::ByHost {
+        h.any_host = Some(cluster::any_host_cache(reader, &scope.client));
+    }
     if offer.service.resolution == Resolution::DynamicDns {
         h.dns_caches.push(DnsCache {
             host: offer.service.id.host.clone(),
@@ -463,14 +502,45 @@ fn http_chain(
     chain(matches, Handler::Http(Box::new(h)))
 }
 
-/// HTTP handling as the mesh configures it; the caller says where the routes are.
-pub(crate) fn http(reader: &Reader<'_>, side: Side, tracing: Tracing, http10: bool) -> Http {
+/// HTTP handling as the mesh and the proxy configure it; the caller says where the routes are.
+pub(crate) fn http(
+    reader: &Reader<'_>,
+    client: &Client,
+    side: Side,
+    tracing: Option<Tracing>,
+    http10: bool,
+) -> Http {
     use pilotfish_config::mesh::NormalizationType as N;
     let normalization = reader
         .mesh()
         .path_normalization
         .as_ref()
         .map_or(N::Default, |p| p.normalization);
+    let conduct = &client.conduct;
+    let (mut headers, server_name, client_cert) = match side {
+        Side::Client => {
+            let (headers, server) = conduct.client();
+            (headers, server, ClientCert::Sanitize)
+        }
+        Side::Server => conduct.server(),
+        Side::Gateway => conduct.gateway(),
+    };
+    let trusts_address = match side {
+        Side::Gateway => true,
+        Side::Client => feature(reader, "PILOT_SIDECAR_USE_REMOTE_ADDRESS", false),
+        Side::Server => false,
+    };
+    if trusts_address || feature(reader, "ENABLE_HCM_INTERNAL_NETWORKS", false) {
+        headers.internal_networks = internal_networks(reader);
+    }
+    let (merge_slashes, escaped_slashes) = conduct.slashes(
+        matches!(normalization, N::MergeSlashes | N::DecodeAndMergeSlashes),
+        if normalization == N::DecodeAndMergeSlashes {
+            EscapedSlashes::Unescape
+        } else {
+            EscapedSlashes::Keep
+        },
+    );
     Http {
         side,
         stat_prefix: Text::default(),
@@ -478,19 +548,40 @@ pub(crate) fn http(reader: &Reader<'_>, side: Side, tracing: Tracing, http10: bo
         http2: false,
         grpc_web: false,
         dns_caches: Vec::new(),
+        any_host: None,
         tracing,
         normalize_path: normalization != N::None,
-        merge_slashes: matches!(normalization, N::MergeSlashes | N::DecodeAndMergeSlashes),
-        escaped_slashes: if normalization == N::DecodeAndMergeSlashes {
-            EscapedSlashes::Unescape
-        } else {
-            EscapedSlashes::Keep
-        },
-        use_remote_address: Some(false),
-        client_cert: ClientCert::Sanitize,
-        forward_continue: true,
-        server_name: None,
-        http10,
-        sanitize: false,
+        merge_slashes,
+        escaped_slashes,
+        use_remote_address: Some(trusts_address),
+        client_cert,
+        forward_continue: feature(reader, "ENABLE_100_CONTINUE_HEADERS", true),
+        server_name,
+        http10: http10 || feature(reader, "PILOT_HTTP10", false),
+        absolute_urls: false,
+        headers,
+        limits: conduct.limits.clone(),
     }
+}
+
+/// A switch of the control plane.
+pub(crate) fn feature(reader: &Reader<'_>, name: &str, default: bool) -> bool {
+    reader
+        .settings()
+        .features
+        .get(name)
+        .map_or(default, |v| &**v == "true")
+}
+
+/// The networks of the mesh that are written as address ranges, in order.
+fn internal_networks(reader: &Reader<'_>) -> Vec<(Text, u8)> {
+    let mut ranges: Vec<(Text, u8)> = reader
+        .networks()
+        .networks
+        .values()
+        .flat_map(|n| &n.endpoints)
+        .filter_map(|e| network(e.from_cidr.as_deref()?))
+        .collect();
+    ranges.sort_by_key(|(address, length)| (address.parse::<std::net::IpAddr>().ok(), *length));
+    ranges
 }

@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use pilotfish_config::networking::{Subset, TrafficPolicy};
+use pilotfish_config::networking::{ClientTlsMode, Subset, TrafficPolicy};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, Health};
 use pilotfish_ir::{ClusterName, EndpointSet, endpoint as ir};
 use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId};
 
 use crate::locality::{self, Group, Member};
+use crate::network::{self, Networks, Way};
 use crate::policy::{self, Rule};
-use crate::visibility;
-use crate::{EndpointScope, Text};
+use crate::{EndpointScope, Text, visibility};
 
 /// All endpoint sets of one service: one for each port, and one more for each port and subset.
 pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
     let Some(service) = reader.service(id) else {
         return Vec::new();
     };
-    if !visibility::uses_eds(service) {
+    if !visibility::uses_eds(reader, &scope.client, service) {
         return Vec::new();
     }
     let rule = policy::rule(reader, &scope.client, service);
@@ -27,6 +27,25 @@ pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<E
         for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
             out.push(set(reader, scope, service, port, rule, Some(subset)));
         }
+    }
+    if !service.mesh_external && network::passes_on(reader, &scope.client) {
+        let forwarded: Vec<_> = out.iter().map(by_sni).collect();
+        out.extend(forwarded);
+    }
+    out
+}
+
+/// The same endpoints for connections that a gateway passes on by their server name: those that take mutual TLS, because
+/// nothing else is passed on.
+fn by_sni(set: &EndpointSet) -> EndpointSet {
+    let mut out = set.clone();
+    out.cluster = out.cluster.by_sni();
+    for group in &mut out.groups {
+        group.endpoints.retain(|e| e.mutual_tls);
+        group.weight = group
+            .endpoints
+            .iter()
+            .fold(0, |sum, e| sum.saturating_add(e.weight));
     }
     out
 }
@@ -90,36 +109,58 @@ pub(crate) fn groups(
         .outlier_detection
         .as_ref()
         .is_none_or(|o| o.min_health_percent <= 0);
-    let mut by_place: std::collections::BTreeMap<String, Group<Candidate>> =
+    let networks = Networks::new(reader, scope);
+    let mut by_place: std::collections::BTreeMap<String, (Group<Candidate>, network::Shares<'_>)> =
         std::collections::BTreeMap::new();
     for e in all
         .iter()
         .filter(|e| takes(e, scope, service, subset, unhealthy_too))
     {
-        let Some(built) = build(
-            e,
-            reader.settings().dual_stack,
-            dns,
-            mutual_tls(reader, service, e, policy),
-        ) else {
+        let secure = mutual_tls(service, e, policy);
+        let built = build(e, reader.settings().dual_stack, dns, secure);
+        if built.is_none() && !e.addresses.is_empty() {
             continue;
-        };
+        }
         let l = &e.locality;
-        let group = by_place
+        let (group, shares) = by_place
             .entry(format!("{}/{}/{}", l.region, l.zone, l.subzone))
-            .or_insert_with(|| Group {
-                locality: l.clone(),
-                priority: 0,
-                weight: 0,
-                members: Vec::new(),
+            .or_insert_with(|| {
+                let group = Group {
+                    locality: l.clone(),
+                    priority: 0,
+                    weight: 0,
+                    members: Vec::new(),
+                };
+                (group, network::Shares::new())
             });
-        group.weight = group.weight.saturating_add(built.weight);
-        group.members.push(Candidate {
-            facts: e.clone(),
-            built,
-        });
+        match (networks.way(e), built) {
+            (Way::Direct, Some(mut built)) => {
+                built.weight = networks.weight(built.weight);
+                group.members.push(Candidate {
+                    facts: e.clone(),
+                    built,
+                });
+            }
+            (Way::Through(gateways), _) if secure => {
+                network::share(shares, &gateways, networks.weight(e.weight));
+            }
+            _ => {}
+        }
     }
-    let groups: Vec<_> = by_place.into_values().collect();
+    let groups: Vec<_> = by_place
+        .into_values()
+        .map(|(mut group, shares)| {
+            group.members.extend(shares.into_iter().map(|(g, weight)| {
+                let (facts, built) = network::endpoint(g, weight);
+                Candidate { facts, built }
+            }));
+            group.weight = group
+                .members
+                .iter()
+                .fold(0, |sum: u32, c| sum.saturating_add(c.built.weight));
+            group
+        })
+        .collect();
     let preference = locality::preference(reader, policy.load_balancer.as_ref(), service);
     let groups = match &preference {
         Some(p) => locality::apply(groups, p, scope, policy.outlier_detection.is_some()),
@@ -164,17 +205,12 @@ fn takes(
     })
 }
 
-/// Whether the client speaks mutual TLS to this endpoint.
-fn mutual_tls(
-    reader: &Reader<'_>,
-    service: &Service,
-    e: &Endpoint,
-    policy: &TrafficPolicy,
-) -> bool {
-    if policy.tls.is_some() || service.mesh_external {
-        return false;
+/// Whether the endpoint is marked as taking mutual TLS: as the rule says, else as its workload does.
+fn mutual_tls(service: &Service, e: &Endpoint, policy: &TrafficPolicy) -> bool {
+    match &policy.tls {
+        Some(tls) => tls.mode == ClientTlsMode::IstioMutual,
+        None => e.mutual_tls && !service.mesh_external,
     }
-    e.mutual_tls && reader.mesh().enable_auto_mtls != Some(false)
 }
 
 fn build(e: &Endpoint, dual_stack: bool, dns: bool, mutual_tls: bool) -> Option<ir::Endpoint> {

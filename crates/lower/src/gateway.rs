@@ -13,9 +13,7 @@ use std::sync::Arc;
 use pilotfish_config::Object;
 use pilotfish_config::networking::ServerTlsSettings;
 use pilotfish_ir::endpoint::Address;
-use pilotfish_ir::listener::{
-    Chain, ChainMatch, ClientCert, Direction, Handler, Inspect, Ports, Routes, Side,
-};
+use pilotfish_ir::listener::{Chain, ChainMatch, Direction, Handler, Inspect, Ports, Routes, Side};
 use pilotfish_ir::{Listener, Text};
 use pilotfish_mesh::{Instance, Reader};
 
@@ -111,12 +109,17 @@ fn empty_listener(scope: &ListenerScope, slot: &Slot<'_>) -> Listener {
         bind: true,
         use_original_dst: false,
         transparent: false,
-        inspect: Inspect::default(),
+        inspect: Inspect {
+            proxy_protocol: scope.client.conduct.proxy_protocol,
+            ..Default::default()
+        },
         continue_on_timeout: false,
         inspect_timeout: None,
         chains: Vec::new(),
         default_chain: None,
         one_accept_per_event: true,
+        exact_balance: false,
+        buffer_limit: scope.client.conduct.buffer_limit,
     }
 }
 
@@ -134,12 +137,15 @@ fn finish(listener: &mut Listener) {
 }
 
 fn http_chain(reader: &Reader<'_>, scope: &ListenerScope, listener: &str, table: &Text) -> Chain {
-    let mut h = chain::http(reader, Side::Gateway, scope.tracing.clone(), scope.http10);
+    let mut h = chain::http(
+        reader,
+        &scope.client,
+        Side::Gateway,
+        scope.tracing.clone(),
+        scope.http10,
+    );
     h.routes = Routes::Discovered(table.clone());
     h.stat_prefix = Text::from(format!("outbound_{listener}"));
-    h.use_remote_address = Some(true);
-    h.client_cert = ClientCert::SanitizeSet;
-    h.server_name = Some(Text::from("istio-envoy"));
     chain::chain(ChainMatch::default(), Handler::Http(Box::new(h)))
 }
 
@@ -160,6 +166,6 @@ fn https_chain(
         .server
         .tls
         .as_ref()
-        .map(|t| server_tls::terminate(reader, t, false));
+        .map(|t| server_tls::terminate(reader, &scope.files, t, false));
     c
 }

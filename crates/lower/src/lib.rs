@@ -7,12 +7,14 @@
 
 mod chain;
 pub mod cluster;
+pub mod conduct;
 mod delegate;
 pub mod dns;
 pub mod endpoint;
 pub mod gateway;
 pub mod inbound;
 pub mod locality;
+mod network;
 pub mod outbound;
 pub mod policy;
 pub mod route;
@@ -22,6 +24,7 @@ mod server_tls;
 pub mod virtual_service;
 pub mod visibility;
 
+pub use conduct::Conduct;
 pub use scope::{
     Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope,
     NameScope, ProxyKind, RouteScope, SecretScope,

@@ -5,13 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pilotfish_ir::endpoint::Address;
-use pilotfish_ir::listener::{Chain, ChainMatch, Direction, Handler, Inspect, Ports, Side};
-use pilotfish_ir::{ClusterName, Listener, Millis};
+use pilotfish_ir::listener::{
+    Chain, ChainMatch, Direction, Handler, Http, Inspect, Ports, Routes, Side, Tcp,
+};
+use pilotfish_ir::{ClusterName, Listener, Millis, RouteTable};
 use pilotfish_mesh::{Protocol, Reader, Registry, Resolution, Service};
 
-use crate::chain::{Offer, chains, same_traffic, tcp_to};
-use crate::visibility::{self, Egress};
-use crate::{Interception, ListenerScope, Text};
+use crate::chain::{self, Offer, PLAIN_HTTP, chains, same_traffic, tcp_to};
+use crate::visibility::{self, Egress, Elsewhere};
+use crate::{Families, Interception, ListenerScope, Text, cluster, route};
 
 /// Ports that have outbound listeners.
 pub fn ports(reader: &Reader<'_>, scope: &ListenerScope) -> BTreeSet<u16> {
@@ -40,13 +42,8 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
     let port = u16::try_from(reader.mesh().proxy_listen_port)
         .ok()
         .filter(|p| *p > 0)?;
-    let wildcards = scope.client.families.wildcards();
-    let fallthrough = if visibility::allow_any(reader, &scope.client) {
-        ClusterName::Passthrough
-    } else {
-        ClusterName::BlackHole
-    };
-    let chain = |name: &str, to: ClusterName, port: Option<u16>| Chain {
+    let elsewhere = visibility::elsewhere(reader, &scope.client);
+    let chain = |name: &str, port: Option<u16>, handler: Handler| Chain {
         name: Text::from(name),
         matches: ChainMatch {
             port,
@@ -54,33 +51,119 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
         },
         explicit_match: false,
         tls: None,
-        handler: Handler::Tcp(tcp_to(to, Side::Client)),
+        handler,
         metadata_exchange: false,
         connect_timeout: None,
         origin: None,
     };
+    let mut chains = vec![chain(
+        "virtualOutbound-blackhole",
+        Some(port),
+        Handler::Tcp(tcp_to(ClusterName::BlackHole, Side::Client)),
+    )];
+    let by_host = elsewhere == Elsewhere::ByHost;
+    if by_host {
+        let http = undeclared_http(reader, scope);
+        let mut c = chain(
+            "virtualOutbound-catchall-tcp-http",
+            None,
+            Handler::Http(http),
+        );
+        c.matches.alpn = PLAIN_HTTP.iter().map(|s| Text::from(*s)).collect();
+        chains.push(c);
+    }
+    let rest = Handler::Tcp(undeclared(scope, elsewhere));
+    chains.push(chain("virtualOutbound-catchall-tcp", None, rest));
+    let v4_too = scope.client.families == Families::V6
+        && chain::feature(
+            reader,
+            "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS",
+            false,
+        );
+    let wildcards = scope.client.families.wildcards();
+    let more = if v4_too {
+        Families::V4.wildcards()
+    } else {
+        &wildcards[1..]
+    };
     Some(Listener {
         name: Text::from("virtualOutbound"),
         address: Address::Socket(Text::from(wildcards[0]), port),
-        additional: extra(&wildcards[1..], port),
+        additional: extra(more, port),
         direction: Direction::Outbound,
         bind: true,
         use_original_dst: true,
         transparent: scope.client.interception == Interception::Tproxy,
-        inspect: Inspect::default(),
+        inspect: Inspect {
+            http: by_host.then_some(Ports::ALL),
+            ..Default::default()
+        },
         continue_on_timeout: false,
         inspect_timeout: None,
-        chains: vec![
-            chain(
-                "virtualOutbound-blackhole",
-                ClusterName::BlackHole,
-                Some(port),
-            ),
-            chain("virtualOutbound-catchall-tcp", fallthrough, None),
-        ],
+        chains,
         default_chain: None,
         one_accept_per_event: true,
+        exact_balance: false,
+        buffer_limit: None,
     })
+}
+
+/// HTTP to hosts nobody declared, where they are resolved on demand.
+fn undeclared_http(reader: &Reader<'_>, scope: &ListenerScope) -> Box<Http> {
+    let mut h = chain::http(
+        reader,
+        &scope.client,
+        Side::Client,
+        scope.tracing.clone(),
+        scope.http10,
+    );
+    h.stat_prefix = Text::from("outbound_virtualOutbound_allow_any_dynamic_dns");
+    h.any_host = Some(cluster::any_host_cache(reader, &scope.client));
+    let table = RouteTable {
+        name: Text::from("allow_any_dynamic_dns"),
+        ignore_port: true,
+        max_direct_response: Some(route::LARGEST_RESPONSE),
+    };
+    h.routes = Routes::Inline(table, vec![route::catch_all(reader, &scope.client)]);
+    Box::new(h)
+}
+
+/// Byte streams to what nobody declared.
+fn undeclared(scope: &ListenerScope, elsewhere: Elsewhere) -> Tcp {
+    let mut tcp = tcp_to(elsewhere.cluster(), Side::Client);
+    tcp.idle_timeout = scope.client.conduct.idle_timeout;
+    tcp
+}
+
+/// The listener on which the application reaches the proxy as an HTTP proxy.
+pub fn http_proxy(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener> {
+    let port = scope.http_proxy?;
+    let mut h = chain::http(
+        reader,
+        &scope.client,
+        Side::Client,
+        scope.tracing.clone(),
+        scope.http10,
+    );
+    h.routes = Routes::Discovered(Text::from(route::HTTP_PROXY));
+    h.use_remote_address = Some(false);
+    h.absolute_urls = true;
+    h.headers.metadata_in_mesh = false;
+    if visibility::elsewhere(reader, &scope.client) == Elsewhere::ByHost {
+        h.any_host = Some(cluster::any_host_cache(reader, &scope.client));
+    }
+    let loopbacks = scope.client.families.loopbacks();
+    let entry = Entry {
+        binds: loopbacks.iter().map(|l| Text::from(*l)).collect(),
+        bind_to_port: true,
+        chains: vec![chain::chain(
+            ChainMatch::default(),
+            Handler::Http(Box::new(h)),
+        )],
+        protocol: Protocol::HttpProxy,
+        locked: true,
+    };
+    Some(finish(reader, scope, entry, port))
 }
 
 fn extra(addresses: &[&str], port: u16) -> Vec<Address> {
@@ -114,9 +197,6 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
                 earlier.locked = true;
             }
         }
-        if !can_bind(scope, &e, port) {
-            continue;
-        }
         for service in visibility::services_on_port(reader, &scope.client, &e, port) {
             let Some(own) = service.port(port) else {
                 continue;
@@ -126,6 +206,9 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
                 && !own.protocol.is_http()
                 && e.bind_addresses(&scope.client).is_empty();
             let protocol = written.map_or(own.protocol, |(_, p, _)| p);
+            if !can_bind(reader, scope, &e, port, protocol) {
+                continue;
+            }
             let offer = |binds| Offer {
                 service,
                 number: port,
@@ -163,12 +246,24 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
         .collect()
 }
 
-/// Ports the proxy itself listens on, or may not bind, are left alone.
-fn can_bind(scope: &ListenerScope, e: &Egress<'_>, port: u16) -> bool {
-    if !e.binds(&scope.client) {
-        return true;
+/// Ports the proxy may not bind are left alone, and those where it listens itself if it would listen on all addresses.
+fn can_bind(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    e: &Egress<'_>,
+    port: u16,
+    protocol: Protocol,
+) -> bool {
+    if e.binds(&scope.client) && (1..1024).contains(&port) && !scope.client.privileged {
+        return false;
     }
-    !(matches!(port, 15020 | 15021 | 15090) || port < 1024 && !scope.client.privileged)
+    let everywhere = match e.bind_addresses(&scope.client).first() {
+        Some(bind) => **bind == *scope.client.families.wildcards()[0],
+        None => protocol.is_http(),
+    };
+    let mesh = reader.mesh();
+    let taken = [mesh.proxy_listen_port, mesh.proxy_inbound_listen_port];
+    !everywhere || !(scope.own_ports.contains(&port) || taken.contains(&i32::from(port)))
 }
 
 /// Services without address of their own whose bytes we cannot route by name: one listener for each endpoint.
@@ -365,22 +460,20 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
         chains,
         default_chain,
         one_accept_per_event: entry.bind_to_port,
+        exact_balance: scope.client.conduct.outbound_balance,
+        buffer_limit: None,
     }
 }
 
 /// Where connections go that match no chain.
 fn fallthrough(reader: &Reader<'_>, scope: &ListenerScope) -> Chain {
-    let to = if visibility::allow_any(reader, &scope.client) {
-        ClusterName::Passthrough
-    } else {
-        ClusterName::BlackHole
-    };
+    let elsewhere = visibility::elsewhere(reader, &scope.client);
     Chain {
         name: Text::from("PassthroughFilterChain"),
         matches: ChainMatch::default(),
         explicit_match: true,
         tls: None,
-        handler: Handler::Tcp(tcp_to(to, Side::Client)),
+        handler: Handler::Tcp(undeclared(scope, elsewhere)),
         metadata_exchange: false,
         connect_timeout: None,
         origin: None,

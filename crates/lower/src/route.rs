@@ -5,13 +5,20 @@ use std::sync::Arc;
 
 use pilotfish_config::Object;
 use pilotfish_config::networking::VirtualService;
-use pilotfish_ir::route::{Action, Forward, HeaderOps, Route, RouteMatch, WeightedCluster};
+use pilotfish_ir::route::{
+    Action, Forward, HeaderOps, Rewrite, Route, RouteMatch, WeightedCluster,
+};
 use pilotfish_ir::{ClusterName, Millis, RouteTable, VirtualHost};
 use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, ServiceId, host};
 
 use crate::virtual_service::{self, Place};
-use crate::visibility::{self, Egress};
+use crate::visibility::{self, Egress, Elsewhere};
 use crate::{Client, ProxyKind, RouteScope, Text, gateway, policy};
+
+/// Largest body of a direct response.
+pub(crate) const LARGEST_RESPONSE: u32 = 1024 * 1024;
+/// The table of the listener that is an HTTP proxy.
+pub(crate) const HTTP_PROXY: &str = "http_proxy";
 
 /// Which requests a table is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +29,8 @@ pub enum TableKey {
     Service(ServiceId, u16),
     /// An egress listener bound to a Unix socket.
     Socket(Text),
+    /// All hosts of all ports, for applications that use the proxy as one.
+    HttpProxy,
     /// Servers of a gateway, by the table's name.
     Gateway(Text),
 }
@@ -33,13 +42,14 @@ impl TableKey {
             Self::Port(p) => Text::from(p.to_string()),
             Self::Service(id, p) => Text::from(format!("{}:{p}", id.host)),
             Self::Socket(name) | Self::Gateway(name) => name.clone(),
+            Self::HttpProxy => Text::from(HTTP_PROXY),
         }
     }
 
     fn port(&self) -> u16 {
         match self {
             Self::Port(p) | Self::Service(_, p) => *p,
-            Self::Socket(_) | Self::Gateway(_) => 0,
+            Self::Socket(_) | Self::Gateway(_) | Self::HttpProxy => 0,
         }
     }
 }
@@ -68,6 +78,9 @@ pub fn tables(reader: &Reader<'_>, scope: &RouteScope) -> BTreeSet<TableKey> {
     }
     let wildcard = client.families.wildcards()[0];
     let mut out = BTreeSet::new();
+    if scope.http_proxy {
+        out.insert(TableKey::HttpProxy);
+    }
     for e in visibility::egress(reader, client) {
         let written = e.port();
         if let Some(path) = e
@@ -114,7 +127,7 @@ pub fn table(key: &TableKey) -> RouteTable {
     RouteTable {
         name: key.name(),
         ignore_port: true,
-        max_direct_response: Some(1024 * 1024),
+        max_direct_response: Some(LARGEST_RESPONSE),
     }
 }
 
@@ -143,7 +156,7 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
                 hosts.into_iter().map(HostKey::Gateway).collect()
             };
         }
-        TableKey::Port(_) | TableKey::Socket(_) => {}
+        TableKey::Port(_) | TableKey::Socket(_) | TableKey::HttpProxy => {}
     }
     let egress = visibility::egress(reader, client);
     let mut out = Vec::new();
@@ -163,7 +176,7 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
             .into_iter()
             .filter(|s| routes_at(s, port) && own(s))
             .collect();
-        out.extend(written_hosts(reader, client, port, &routable));
+        out.extend(written_hosts(reader, client, e, port, &routable));
         out.extend(routable.iter().map(|s| HostKey::Service(s.id.clone())));
     }
     out.push(HostKey::CatchAll);
@@ -187,6 +200,7 @@ pub(crate) fn routable(p: Protocol) -> bool {
 fn written_hosts(
     reader: &Reader<'_>,
     client: &Client,
+    egress: &Egress<'_>,
     port: u16,
     services: &[&Arc<Service>],
 ) -> Vec<HostKey> {
@@ -204,7 +218,10 @@ fn written_hosts(
             let Some(vs) = o.get::<VirtualService>() else {
                 continue;
             };
-            if !visible(reader, client, o, vs) || vs.http.is_empty() {
+            if !visible(reader, client, o, vs)
+                || vs.http.is_empty()
+                || !egress.imports_rule(reader, o, vs)
+            {
                 continue;
             }
             let domain = &reader.settings().domain;
@@ -229,7 +246,12 @@ fn written_hosts(
     out.into_iter().map(|(_, k)| k).collect()
 }
 
-fn visible(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualService) -> bool {
+pub(crate) fn visible(
+    reader: &Reader<'_>,
+    client: &Client,
+    o: &Object,
+    vs: &VirtualService,
+) -> bool {
     policy::export_to(
         &vs.export_to,
         &reader.mesh().default_virtual_service_export_to,
@@ -244,10 +266,15 @@ pub fn virtual_service_for<'w>(
     client: &Client,
     h: &Text,
 ) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
+    let listeners = visibility::egress(reader, client);
+    let imported = |o: &Object, vs: &VirtualService| {
+        let mut all = listeners.iter();
+        all.any(|e| e.imports_rule(reader, o, vs))
+    };
     reader.virtual_services(h).into_iter().find_map(|ranked| {
         ranked.iter().find_map(|o| {
             let vs = o.get::<VirtualService>()?;
-            visible(reader, client, o, vs).then_some((o, vs))
+            (visible(reader, client, o, vs) && imported(o, vs)).then_some((o, vs))
         })
     })
 }
@@ -267,7 +294,7 @@ pub fn virtual_host(
             };
             gateway::virtual_host(reader, client, &scope.instances, name, h)
         }
-        HostKey::CatchAll => Some(catch_all(visibility::allow_any(reader, client))),
+        HostKey::CatchAll => Some(catch_all(reader, client)),
         HostKey::Written(namespace, name, h) => {
             let o = reader
                 .virtual_services_of(h)?
@@ -279,7 +306,7 @@ pub fn virtual_host(
                 name: Text::from(format!("{}:{}", domain_name(h), table.port())),
                 domains: vec![domain_name(h)],
                 routes,
-                attempt_count: true,
+                attempt_count: client.conduct.attempt_count,
                 require_tls: false,
             })
         }
@@ -302,7 +329,7 @@ pub fn virtual_host(
                 domains,
                 routes: written
                     .unwrap_or_else(|| vec![default_route(reader, client, service, port)]),
-                attempt_count: true,
+                attempt_count: client.conduct.attempt_count,
                 require_tls: false,
             })
         }
@@ -371,33 +398,37 @@ pub(crate) fn plain_route(name: &str, forward: Forward, operation: Option<String
     }
 }
 
-fn catch_all(allow: bool) -> VirtualHost {
-    let (name, route) = if allow {
+/// The virtual host for what nobody declared.
+pub(crate) fn catch_all(reader: &Reader<'_>, client: &Client) -> VirtualHost {
+    let to_cluster = |name: &'static str, cluster: ClusterName| {
         let forward = Forward {
-            to: vec![to(ClusterName::Passthrough)],
-            split: false,
-            timeout: Millis(0),
+            to: vec![to(cluster)],
             max_grpc_timeout: Some(Millis(0)),
-            stream_duration: None,
-            retries: None,
-            rewrite: None,
-            mirrors: Vec::new(),
-            hash: Vec::new(),
+            rewrite: client.conduct.forwarded_host.then(|| Rewrite {
+                forwarded_host: true,
+                ..Default::default()
+            }),
+            ..empty_forward()
         };
-        ("allow_any", plain_route("allow_any", forward, None))
-    } else {
-        let mut r = plain_route("block_all", empty_forward(), None);
-        r.action = Action::Respond {
-            status: 502,
-            body: None,
-        };
-        ("block_all", r)
+        (name, plain_route(name, forward, None))
+    };
+    let (name, route) = match visibility::elsewhere(reader, client) {
+        Elsewhere::Refused => {
+            let mut r = plain_route("block_all", empty_forward(), None);
+            r.action = Action::Respond {
+                status: 502,
+                body: None,
+            };
+            ("block_all", r)
+        }
+        Elsewhere::ByHost => to_cluster("allow_any_dynamic_dns", ClusterName::AnyHost),
+        other => to_cluster("allow_any", other.cluster()),
     };
     VirtualHost {
         name: Text::from(name),
         domains: vec![Text::from("*")],
         routes: vec![route],
-        attempt_count: true,
+        attempt_count: client.conduct.attempt_count,
         require_tls: false,
     }
 }

@@ -1,11 +1,14 @@
 //! What lowering may know of a proxy: one type per section of its configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pilotfish_ir::listener::Tracing;
+use pilotfish_ir::tls::CertificateFiles;
 use pilotfish_mesh::{Instance, Locality};
 
 use crate::Text;
+use crate::conduct::Conduct;
 
 /// What a proxy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +90,8 @@ pub struct Client {
     pub interception: Interception,
     /// It may bind ports below 1024.
     pub privileged: bool,
+    /// How it conducts itself on connections; [`Conduct::unknown`] where that does not count.
+    pub conduct: Arc<Conduct>,
 }
 
 /// What clusters depend on.
@@ -96,6 +101,10 @@ pub struct ClusterScope {
     pub client: Client,
     /// Where it is: static endpoint lists are ordered by it.
     pub locality: Locality,
+    /// Certificates it brings for calling others.
+    pub files: CertificateFiles,
+    /// Network it is in; empty unless there are gateways between networks.
+    pub network: Text,
 }
 
 /// What endpoints depend on.
@@ -111,6 +120,8 @@ pub struct EndpointScope {
     pub cluster: Text,
     /// Node it runs on; empty unless some service is bound to nodes.
     pub node: Text,
+    /// Networks whose endpoints it asked for; empty: all.
+    pub view: BTreeSet<Text>,
 }
 
 /// What the table of DNS names depends on.
@@ -129,6 +140,8 @@ pub struct RouteScope {
     pub client: Client,
     /// Gateways it serves are chosen by labels, which are in the client; its own ports by its instances.
     pub instances: Vec<Instance>,
+    /// The application reaches it as an HTTP proxy.
+    pub http_proxy: bool,
 }
 
 /// What secrets depend on. Made only for proxies whose identity was verified.
@@ -147,14 +160,20 @@ pub struct SecretScope {
 pub struct ListenerScope {
     /// The client.
     pub client: Client,
-    /// Who it is, for tracing tags.
-    pub tracing: Tracing,
+    /// How it traces requests, and who it is.
+    pub tracing: Option<Tracing>,
     /// Its own address, if it is an endpoint of a headless service: it does not listen for itself.
     pub own_address: Option<Text>,
     /// Services a gateway serves (maps service ports to container ports); empty for sidecars.
     pub instances: Vec<Instance>,
     /// HTTP/1.0 is accepted.
     pub http10: bool,
+    /// Port on which the application reaches it as an HTTP proxy.
+    pub http_proxy: Option<u16>,
+    /// Ports its own listeners have.
+    pub own_ports: BTreeSet<u16>,
+    /// Certificates it brings for being called.
+    pub files: CertificateFiles,
 }
 
 /// What the inbound side depends on.
@@ -162,12 +181,16 @@ pub struct ListenerScope {
 pub struct InboundScope {
     /// The proxy as a client, for its namespace, labels and families.
     pub client: Client,
-    /// Who it is, for tracing tags.
-    pub tracing: Tracing,
+    /// How it traces requests, and who it is.
+    pub tracing: Option<Tracing>,
     /// Services its workload serves.
     pub instances: Vec<Instance>,
     /// HTTP/1.0 is accepted.
     pub http10: bool,
     /// Its own addresses, where listeners are bound to them.
     pub addresses: Vec<Text>,
+    /// Ports its own listeners have.
+    pub own_ports: BTreeSet<u16>,
+    /// Certificates it brings for being called.
+    pub files: CertificateFiles,
 }

@@ -3,7 +3,7 @@
 use pilotfish_config::mesh;
 use pilotfish_config::networking::{ServerTlsMode, ServerTlsSettings, TlsProtocol};
 use pilotfish_ir::tls::{
-    ClientCheck, DownstreamTls, SecretSource, ServerTls, TlsLimits, TlsVersion,
+    CertificateFiles, ClientCheck, DownstreamTls, SecretSource, ServerTls, TlsLimits, TlsVersion,
 };
 use pilotfish_mesh::Reader;
 
@@ -14,9 +14,11 @@ pub(crate) const ROOTS: &str = "-cacert";
 /// Stands for the workload's own certificate.
 const OWN: &str = "builtin://";
 
-/// The TLS of a server that terminates it. `bytes`: what is inside is not HTTP.
+/// The TLS of a server that terminates it. `own`: files that stand in for the workload's certificate; `bytes`: what is
+/// inside is not HTTP.
 pub(crate) fn terminate(
     reader: &Reader<'_>,
+    own: &CertificateFiles,
     tls: &ServerTlsSettings,
     bytes: bool,
 ) -> DownstreamTls {
@@ -29,12 +31,16 @@ pub(crate) fn terminate(
         &["h2", "http/1.1"]
     };
     let (certificates, clients) = if tls.mode == IstioMutual {
+        let or_own = |file: &Option<Text>| match file {
+            Some(name) => SecretSource::File(name.clone()),
+            None => SecretSource::Workload,
+        };
         let clients = ClientCheck {
-            roots: Some(SecretSource::Workload),
+            roots: Some(or_own(&own.roots)),
             revoked: text(&tls.ca_crl),
             ..named_clients(tls)
         };
-        (vec![SecretSource::Workload], Some(clients))
+        (vec![or_own(&own.certificate)], Some(clients))
     } else if tls.credential_names.is_empty() && tls.credential_name.is_empty() {
         (from_files(tls), check.then(|| clients_by_files(tls)))
     } else {

@@ -356,6 +356,7 @@ fn forward(
         }),
         host: (!r.authority.is_empty()).then(|| Text::from(r.authority.as_str())),
         auto_host: false,
+        forwarded_host: place.client.conduct.forwarded_host,
     });
     if let Some(a) = authority {
         let r = rewrite.get_or_insert_default();

@@ -1,18 +1,19 @@
 //! What a proxy sees: which services, under which egress listener, at which addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pilotfish_config::Object;
 use pilotfish_config::mesh::OutboundTrafficMode as MeshOutboundMode;
 use pilotfish_config::networking::{
-    CaptureMode, IstioEgressListener, OutboundTrafficMode, Sidecar,
+    CaptureMode, Destination, IstioEgressListener, OutboundTrafficMode, Sidecar, VirtualService,
 };
+use pilotfish_ir::ClusterName;
 use pilotfish_mesh::{
     ExportTo, Port, Protocol, Reader, Registry, Resolution, Service, ServiceId, host,
 };
 
-use crate::{Client, Families, Interception, ProxyKind, Text};
+use crate::{Client, Families, Interception, ProxyKind, Text, chain, route};
 
 /// The address of a service that has none.
 pub const UNSPECIFIED: &str = "0.0.0.0";
@@ -63,6 +64,8 @@ pub struct Egress<'w> {
     pub listener: Option<&'w IstioEgressListener>,
     /// Namespace (`*`: any) and host patterns.
     hosts: Vec<(Text, Text)>,
+    /// The same of what is left out, whatever `hosts` says.
+    without: Vec<(Text, Text)>,
 }
 
 /// Egress listeners in the order written.
@@ -72,28 +75,33 @@ pub fn egress<'w>(reader: &Reader<'w>, client: &Client) -> Vec<Egress<'w>> {
         None => vec![Egress {
             listener: None,
             hosts: vec![(Text::from("*"), Text::from("*"))],
+            without: Vec::new(),
         }],
-        Some(s) => s
-            .egress
-            .iter()
-            .map(|l| Egress {
-                listener: Some(l),
-                hosts: l
-                    .hosts
-                    .iter()
-                    .filter_map(|h| {
-                        let (ns, host) = h.split_once('/')?;
-                        let ns = if ns == "." {
-                            client.namespace.clone()
-                        } else {
-                            Text::from(ns)
-                        };
-                        Some((ns, Text::from(host)))
-                    })
-                    .collect(),
-            })
-            .collect(),
+        Some(s) => s.egress.iter().map(|l| written(l, client)).collect(),
     }
+}
+
+/// A namespace that begins with `~` leaves out what it names; `~` alone stands for all namespaces.
+fn written<'w>(listener: &'w IstioEgressListener, client: &Client) -> Egress<'w> {
+    let mut out = Egress {
+        listener: Some(listener),
+        hosts: Vec::new(),
+        without: Vec::new(),
+    };
+    for (ns, host) in listener.hosts.iter().filter_map(|h| h.split_once('/')) {
+        let (list, ns) = match ns.strip_prefix('~') {
+            Some("") => (&mut out.without, "*"),
+            Some(ns) => (&mut out.without, ns),
+            None => (&mut out.hosts, ns),
+        };
+        let ns = if ns == "." {
+            client.namespace.clone()
+        } else {
+            Text::from(ns)
+        };
+        list.push((ns, Text::from(host)));
+    }
+    out
 }
 
 impl Egress<'_> {
@@ -106,11 +114,40 @@ impl Egress<'_> {
 
     /// Whether its hosts name this service.
     pub fn selects(&self, service: &ServiceId) -> bool {
-        self.hosts.iter().any(|(ns, h)| {
-            (&**ns == "*" || *ns == service.namespace)
-                && &**ns != "~"
-                && host::covers(h, &service.host)
+        let named = |list: &[(Text, Text)]| {
+            list.iter().any(|(ns, h)| {
+                (&**ns == "*" || *ns == service.namespace) && host::covers(h, &service.host)
+            })
+        };
+        named(&self.hosts) && !named(&self.without)
+    }
+
+    /// Whether its hosts name one of these hosts of a VirtualService. A wildcard of either side may cover the other.
+    fn imports<'h>(&self, namespace: &str, mut hosts: impl Iterator<Item = &'h Text>) -> bool {
+        let of = |list: &[(Text, Text)], matches: &dyn Fn(&str) -> bool| {
+            list.iter()
+                .any(|(ns, h)| (&**ns == "*" || &**ns == namespace) && matches(h))
+        };
+        hosts.any(|host| {
+            of(&self.hosts, &|h| {
+                host::covers(h, host) || host::covers(host, h)
+            }) && !of(&self.without, &|h| host::covers(h, host))
         })
+    }
+
+    /// Whether it lets its clients use a VirtualService.
+    pub fn imports_rule(&self, reader: &Reader<'_>, o: &Object, vs: &VirtualService) -> bool {
+        // The implicit listener sees everything.
+        if self.listener.is_none() {
+            return true;
+        }
+        let domain = &reader.settings().domain;
+        let hosts: Vec<Text> = vs
+            .hosts
+            .iter()
+            .map(|h| host::resolve(h, &o.key.namespace, domain))
+            .collect();
+        self.imports(&o.key.namespace, hosts.iter())
     }
 
     /// Bound to its port instead of fed by interception.
@@ -152,19 +189,29 @@ fn rank(export_to: &ExportTo, client: &Client) -> u8 {
     }
 }
 
-/// The service that owns a host as one egress listener sees it: of several declarations of one host a Kubernetes service
-/// wins, then the oldest.
-fn wins(candidate: &Service, holder: &Service) -> bool {
-    holder.registry != Registry::Kubernetes && candidate.registry == Registry::Kubernetes
+/// The service that owns a host as one egress listener sees it: of several declarations of one host that of the client's
+/// own namespace wins, then a Kubernetes service, then the oldest.
+fn wins(candidate: &Service, holder: &Service, client: &Client) -> bool {
+    let own = |s: &Service| s.id.namespace == client.namespace;
+    own(candidate)
+        || !own(holder)
+            && holder.registry != Registry::Kubernetes
+            && candidate.registry == Registry::Kubernetes
 }
 
-/// Ports of a service that a proxy sees: all that some egress listener without a port shows, or the one it is written for.
+/// Ports of a service that a proxy sees: all that some egress listener without a port shows, or the one it is written for;
+/// for services no listener shows, those that VirtualServices lead to.
 pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> Vec<&'s Port> {
-    let shown: Vec<Option<u16>> = egress(reader, client)
+    let all = egress(reader, client);
+    let mut shown: Vec<Option<u16>> = all
         .iter()
         .filter(|e| e.selects(&service.id))
         .map(|e| e.port().map(|(n, ..)| n))
         .collect();
+    if shown.is_empty() {
+        let led_to = destinations(reader, client, &all);
+        shown.extend(led_to.get(&service.id.host).into_iter().flatten());
+    }
     service
         .ports
         .iter()
@@ -172,6 +219,80 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
             p.protocol != Protocol::Udp && shown.iter().any(|s| s.is_none_or(|n| n == p.number))
         })
         .collect()
+}
+
+/// Services that no egress listener shows but to which VirtualServices lead that one of them does.
+pub fn inferred(reader: &Reader<'_>, client: &Client) -> Vec<ServiceId> {
+    let all = egress(reader, client);
+    if all.iter().all(|e| e.listener.is_none()) {
+        return Vec::new();
+    }
+    destinations(reader, client, &all)
+        .keys()
+        .filter_map(|host| Some(service_of_host(reader, client, host)?.id.clone()))
+        .collect()
+}
+
+/// Hosts to which the VirtualServices that a client may use lead, with the ports; `None` stands for all ports.
+fn destinations(
+    reader: &Reader<'_>,
+    client: &Client,
+    listeners: &[Egress<'_>],
+) -> BTreeMap<Text, BTreeSet<Option<u16>>> {
+    let mut out: BTreeMap<Text, BTreeSet<Option<u16>>> = BTreeMap::new();
+    let hosts: Vec<&Text> = reader.virtual_service_hosts().collect();
+    for o in hosts
+        .into_iter()
+        .filter_map(|h| reader.virtual_services_of(h))
+        .flat_map(|r| r.iter())
+    {
+        let Some(vs) = o.get::<VirtualService>() else {
+            continue;
+        };
+        if !route::visible(reader, client, o, vs) {
+            continue;
+        }
+        for e in listeners.iter().filter(|e| e.imports_rule(reader, o, vs)) {
+            for d in destinations_of(vs, client) {
+                let host = host::resolve(&d.host, &o.key.namespace, &reader.settings().domain);
+                // A listener with a port shows that port only.
+                let port = e.port().map(|(n, ..)| n).or_else(|| {
+                    let written = d.port.as_ref().map(|p| p.number);
+                    written.and_then(|n| u16::try_from(n).ok())
+                });
+                out.entry(host).or_default().insert(port);
+            }
+        }
+    }
+    out
+}
+
+/// Destinations of the routes that are not meant for other namespaces alone.
+fn destinations_of<'v>(
+    vs: &'v VirtualService,
+    client: &Client,
+) -> impl Iterator<Item = &'v Destination> {
+    let namespace = client.namespace.clone();
+    let http = vs
+        .http
+        .iter()
+        .filter(move |h| {
+            let mut sources = h
+                .r#match
+                .iter()
+                .map(|m| m.source_namespace.as_str())
+                .filter(|n| !n.is_empty())
+                .peekable();
+            sources.peek().is_none() || sources.any(|n| n == &*namespace)
+        })
+        .flat_map(|h| {
+            let routes = h.route.iter().filter_map(|r| r.destination.as_ref());
+            let mirrors = h.mirrors.iter().filter_map(|m| m.destination.as_ref());
+            routes.chain(h.mirror.as_ref()).chain(mirrors)
+        });
+    let tcp = vs.tcp.iter().flat_map(|t| &t.route);
+    let tls = vs.tls.iter().flat_map(|t| &t.route);
+    http.chain(tcp.chain(tls).filter_map(|r| r.destination.as_ref()))
 }
 
 /// Services a proxy sees through `egress`, oldest first, one for each host.
@@ -212,7 +333,7 @@ fn select<'w>(
     let mut at: BTreeMap<&str, usize> = BTreeMap::new();
     for s in seen {
         match at.get(&*s.id.host) {
-            Some(&i) if wins(s, out[i]) => out[i] = s,
+            Some(&i) if wins(s, out[i], client) => out[i] = s,
             Some(_) => {}
             None => {
                 at.insert(&s.id.host, out.len());
@@ -239,7 +360,7 @@ pub fn service_of_host<'w>(
     seen.sort_by_key(|s| rank(&s.export_to, client));
     for s in seen {
         match found {
-            Some(holder) if !wins(s, holder) => {}
+            Some(holder) if !wins(s, holder, client) => {}
             _ => found = Some(s),
         }
     }
@@ -259,8 +380,14 @@ fn usable(address: &str, families: Families) -> bool {
     }
 }
 
-/// Addresses of a service that requests may name as their host.
+/// Addresses of a service that requests may name as their host. Of several that a ServiceEntry declares only the last is
+/// one, whatever its family.
 pub fn named_addresses(service: &Service, client: &Client) -> Vec<Text> {
+    if service.registry == Registry::External
+        && let Some(last) = service.addresses.last()
+    {
+        return vec![last.clone()];
+    }
     addresses(service, client)
         .into_iter()
         .filter(|a| &**a != UNSPECIFIED && usable(a, client.families))
@@ -296,22 +423,73 @@ pub fn addresses(service: &Service, client: &Client) -> Vec<Text> {
     }
 }
 
-/// Whether traffic to hosts nobody declared is let through.
-pub fn allow_any(reader: &Reader<'_>, client: &Client) -> bool {
-    let policy = sidecar(reader, client)
-        .and_then(|o| o.get::<Sidecar>())
-        .and_then(|s| s.outbound_traffic_policy.as_ref());
-    match policy {
-        Some(p) => p.mode == OutboundTrafficMode::AllowAny,
-        None => reader
-            .mesh()
-            .outbound_traffic_policy
-            .as_ref()
-            .is_none_or(|p| p.mode == MeshOutboundMode::AllowAny),
+/// Where traffic goes that is meant for nothing anybody declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// Nowhere.
+    Refused,
+    /// Where the application wanted it to go.
+    Passthrough,
+    /// HTTP by the host it names, the rest where the application wanted it to go.
+    ByHost,
+    /// To a proxy the user names.
+    Proxy(ClusterName),
+}
+
+impl Elsewhere {
+    /// The upstream of byte streams.
+    pub fn cluster(self) -> ClusterName {
+        match self {
+            Self::Refused => ClusterName::BlackHole,
+            Self::Passthrough | Self::ByHost => ClusterName::Passthrough,
+            Self::Proxy(name) => name,
+        }
     }
 }
 
-/// Whether a service is sent as endpoints over EDS.
-pub fn uses_eds(service: &Service) -> bool {
-    service.resolution == Resolution::ClientSide
+/// Where traffic goes that is meant for nothing anybody declared: the Sidecar object decides, else the mesh.
+pub fn elsewhere(reader: &Reader<'_>, client: &Client) -> Elsewhere {
+    let policy = sidecar(reader, client)
+        .and_then(|o| o.get::<Sidecar>())
+        .and_then(|s| s.outbound_traffic_policy.as_ref());
+    if let Some(p) = policy {
+        return match (p.mode, &p.egress_proxy) {
+            (OutboundTrafficMode::RegistryOnly, _) => Elsewhere::Refused,
+            (OutboundTrafficMode::AllowAny, None) => Elsewhere::Passthrough,
+            (OutboundTrafficMode::AllowAny, Some(d)) => Elsewhere::Proxy(ClusterName::Outbound {
+                port: d
+                    .port
+                    .as_ref()
+                    .and_then(|p| u16::try_from(p.number).ok())
+                    .unwrap_or(0),
+                subset: Text::from(d.subset.as_str()),
+                host: Text::from(d.host.as_str()),
+            }),
+        };
+    }
+    match reader.mesh().outbound_traffic_policy.as_ref() {
+        None => Elsewhere::Passthrough,
+        Some(p) => match p.mode {
+            MeshOutboundMode::RegistryOnly => Elsewhere::Refused,
+            MeshOutboundMode::AllowAny => Elsewhere::Passthrough,
+            MeshOutboundMode::AllowAnyDynamicDns if client.kind == ProxyKind::Sidecar => {
+                Elsewhere::ByHost
+            }
+            MeshOutboundMode::AllowAnyDynamicDns => Elsewhere::Passthrough,
+        },
+    }
+}
+
+/// Whether a service is sent as endpoints over EDS. Gateways have no destination the application chose, so they are told
+/// the endpoints of services without address too.
+pub fn uses_eds(reader: &Reader<'_>, client: &Client, service: &Service) -> bool {
+    match service.resolution {
+        Resolution::ClientSide => true,
+        Resolution::Passthrough => {
+            client.kind == ProxyKind::Router
+                || service.registry == Registry::Kubernetes
+                    && chain::feature(reader, "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES", false)
+        }
+        _ => false,
+    }
 }

@@ -8,7 +8,7 @@ use super::path::{self, Segment};
 use super::{locate, split, yaml};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::finding::{FIELD_IGNORED, Finding};
-use crate::mesh::{MeshConfig, MeshNetworks};
+use crate::mesh::{MeshConfig, MeshNetworks, ProxyConfig};
 use crate::object::Origin;
 use crate::validate;
 
@@ -34,6 +34,13 @@ pub fn mesh_networks(text: &str, file: &str) -> (Option<MeshNetworks>, Vec<Diagn
     };
     let networks = reader.mesh_networks();
     (networks, reader.diagnostics)
+}
+
+/// The configuration a proxy brings with it, as it says in its metadata. Fields nobody knows are ignored: the proxy may be
+/// newer than we are.
+pub fn proxy_config(value: Value) -> Result<ProxyConfig, String> {
+    let (config, _) = decode::<ProxyConfig>(value, &[], Spelling::CamelOrSnake);
+    config.map_err(|mismatch| format!("{}: {}", path::display(&mismatch.path), mismatch.reason))
 }
 
 struct Reader<'a> {

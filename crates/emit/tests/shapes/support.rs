@@ -6,8 +6,8 @@ use pilotfish_ir::cluster::{
 };
 use pilotfish_ir::endpoint::{Address, Endpoint, EndpointGroup, Health, Locality};
 use pilotfish_ir::listener::{
-    Chain, ChainMatch, ClientCert, Direction, EscapedSlashes, Handler, Http, Inspect, Routes, Side,
-    Tcp, TcpCodec, Tracing,
+    Chain, ChainMatch, ClientCert, Direction, EscapedSlashes, Handler, Headers, Http, HttpLimits,
+    Inspect, Routes, Side, Tcp, TcpCodec, Tracing,
 };
 use pilotfish_ir::route::{
     Action, Forward, HeaderOps, Retries, Route, RouteMatch, WeightedCluster,
@@ -127,6 +127,8 @@ pub(crate) fn cluster(name: ClusterName, discovery: Discovery, policy: Policy) -
         metadata_exchange: false,
         source_address: None,
         extra_source_addresses: Vec::new(),
+        stat_name: None,
+        preserve_case: false,
     }
 }
 
@@ -241,6 +243,8 @@ pub(crate) fn listener(name: &str, host: &str, port: u16, chains: Vec<Chain>) ->
         chains,
         default_chain: None,
         one_accept_per_event: false,
+        exact_balance: false,
+        buffer_limit: None,
     }
 }
 
@@ -278,14 +282,18 @@ pub(crate) fn http(side: Side, stat_prefix: &str, routes: Routes) -> Http {
         http2: false,
         grpc_web: false,
         dns_caches: Vec::new(),
-        tracing: Tracing {
+        any_host: None,
+        tracing: Some(Tracing {
             service: text("client"),
             revision: text("v1"),
             namespace: text("shop"),
             cluster: text("Kubernetes"),
             mesh: text("cluster.local"),
-            sampling: 100,
-        },
+            sampling: 100_000,
+            own_tags: true,
+            tags: Vec::new(),
+            longest_path: None,
+        }),
         normalize_path: true,
         merge_slashes: false,
         escaped_slashes: EscapedSlashes::Keep,
@@ -294,7 +302,9 @@ pub(crate) fn http(side: Side, stat_prefix: &str, routes: Routes) -> Http {
         forward_continue: true,
         server_name: None,
         http10: false,
-        sanitize: false,
+        absolute_urls: false,
+        headers: Headers::default(),
+        limits: HttpLimits::default(),
     }
 }
 

@@ -204,7 +204,7 @@ pub fn virtual_host(
         name: Text::from(format!("{}:{}", route::domain_name(h), plan.port)),
         domains: hosts.iter().map(|d| route::domain_name(d)).collect(),
         routes,
-        attempt_count: true,
+        attempt_count: client.conduct.attempt_count,
         require_tls: plan.redirect,
     })
 }

@@ -59,10 +59,11 @@ pub(super) fn chains(
     tcp(reader, scope, bound).into_iter().collect()
 }
 
-fn stream<'a>(scope: &'a ListenerScope, bound: &Bound<'_>) -> Stream<'a> {
+fn stream<'a>(scope: &'a ListenerScope, bound: &'a Bound<'_>) -> Stream<'a> {
     Stream {
         client: &scope.client,
         port: bound.number,
+        port_name: bound.server.port.as_ref().map_or("", |p| &p.name),
         protocol: bound.protocol,
         side: Side::Gateway,
     }
@@ -100,6 +101,7 @@ fn tcp(reader: &Reader<'_>, scope: &ListenerScope, bound: &Bound<'_>) -> Option<
         c.matches.server_names = bound.server_names();
         c.tls = Some(server_tls::terminate(
             reader,
+            &scope.files,
             tls,
             bound.protocol != Protocol::Https,
         ));
