@@ -150,7 +150,7 @@ pub(crate) struct ServeArgs {
     /// Its private key, PEM
     #[arg(long, alias = "tlsKeyFile", value_name = "FILE", help_heading = "TLS")]
     pub(crate) tls_key_file: Option<PathBuf>,
-    /// Authority that client certificates must come from, PEM (comes with a later release)
+    /// Authority whose client certificates are believed, PEM: a proxy that shows one is given the secrets of its namespace
     #[arg(long, alias = "caCertFile", value_name = "FILE", help_heading = "TLS")]
     pub(crate) ca_cert_file: Option<PathBuf>,
 
@@ -257,10 +257,6 @@ const LATER: &[(&str, &str)] = &[
         "it belongs to the Kubernetes source, which is not there yet",
     ),
     ("profile", "there are no profiling pages"),
-    (
-        "ca_cert_file",
-        "client certificates are not asked for until the certificate authority arrives",
-    ),
     (
         "tls_cipher_suites",
         "the TLS library's default suites are used",

@@ -11,6 +11,7 @@ mod debug;
 mod environment;
 mod findings;
 mod http;
+mod identity;
 mod logging;
 mod metrics;
 mod nodes;

@@ -14,6 +14,7 @@ use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_xds::{Configuration, Generation, Peer, TypeUrl, View};
 use tokio::sync::watch;
 
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
 use crate::pushes::History;
@@ -69,9 +70,24 @@ impl Plane {
         }
     }
 
-    /// Whether the peer has proved to be the proxy it says it is.
-    fn is_verified(&self, peer: &Peer) -> bool {
-        self.trust_local && peer.address.is_some_and(|a| a.ip().is_loopback())
+    /// Whether the peer has proved to be the proxy it says it is. One that has proved to be another is refused.
+    fn is_verified(&self, facts: &ProxyFacts, peer: &Peer) -> Result<bool, tonic::Status> {
+        let Some(identity) = peer.extensions.get::<Identity>() else {
+            let local = peer.address.is_some_and(|a| a.ip().is_loopback());
+            return Ok(self.trust_local && local);
+        };
+        let account = facts.service_account();
+        if *identity.namespace != *facts.namespace()
+            || !(account.is_empty() || *identity.service_account == *account)
+        {
+            return Err(tonic::Status::permission_denied(format!(
+                "the certificate is for service account {}/{}, the node says it is {}/{account}",
+                identity.namespace,
+                identity.service_account,
+                facts.namespace(),
+            )));
+        }
+        Ok(true)
     }
 
     /// Derives the state of the mesh from a snapshot and wakes connections. Only the writer calls this.
@@ -129,7 +145,7 @@ impl Configuration for Plane {
             .map_err(|why| tonic::Status::unavailable(format!("not ready, {why}")))?;
         let facts = ProxyFacts::from_node(node)
             .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
-        let facts = if self.is_verified(peer) {
+        let facts = if self.is_verified(&facts, peer)? {
             facts.verified()
         } else {
             facts

@@ -57,6 +57,8 @@ pub(crate) struct Secure {
     pub(crate) address: Address,
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
+    /// Authorities whose clients are believed.
+    pub(crate) client_roots: Option<PathBuf>,
 }
 
 /// When changes are pushed.
@@ -168,6 +170,7 @@ impl Settings {
             secure_address,
             args.tls_cert_file,
             args.tls_key_file,
+            args.ca_cert_file,
             args.secure_given,
             &mut notes,
         )?;
@@ -278,13 +281,17 @@ fn secure(
     address: Option<Address>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
+    client_roots: Option<PathBuf>,
     given: bool,
     notes: &mut Vec<String>,
 ) -> Result<Option<Secure>> {
     let set = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+    let client_roots = set(client_roots);
     match (address, set(certificate), set(key)) {
         (Some(address), Some(certificate), Some(key)) => {
-            for (flag, path) in [("--tls-cert-file", &certificate), ("--tls-key-file", &key)] {
+            let roots = client_roots.iter().map(|p| ("--ca-cert-file", p));
+            let files = [("--tls-cert-file", &certificate), ("--tls-key-file", &key)];
+            for (flag, path) in files.into_iter().chain(roots) {
                 if !path.is_file() {
                     bail!("{flag} {}: no such file", path.display());
                 }
@@ -293,10 +300,14 @@ fn secure(
                 address,
                 certificate,
                 key,
+                client_roots,
             }))
         }
         (_, Some(_), None) => bail!("--tls-cert-file needs --tls-key-file"),
         (_, None, Some(_)) => bail!("--tls-key-file needs --tls-cert-file"),
+        (_, None, None) if client_roots.is_some() => {
+            bail!("--ca-cert-file needs --tls-cert-file and --tls-key-file")
+        }
         (Some(address), None, None) if given => {
             notes.push(format!(
                 "secure xDS port {address} stays closed: give --tls-cert-file and --tls-key-file; own certificates \

@@ -59,6 +59,7 @@ pub struct ProxyFacts {
     /// Certificates it brings for being called.
     pub(crate) server_files: CertificateFiles,
     pub(crate) dialect: Arc<Dialect>,
+    pub(crate) service_account: Text,
     pub(crate) verified: bool,
 }
 
@@ -313,6 +314,7 @@ impl ProxyFacts {
                 d if yes(get("LOCAL_FILES")?) => d.with_files(),
                 d => d,
             }),
+            service_account: get("SERVICE_ACCOUNT")?.unwrap_or_default(),
             verified: false,
         })
     }
@@ -322,6 +324,16 @@ impl ProxyFacts {
     pub fn verified(mut self) -> Self {
         self.verified = true;
         self
+    }
+
+    /// The namespace it says it is in.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The service account it says it runs as; empty if it says nothing.
+    pub fn service_account(&self) -> &str {
+        &self.service_account
     }
 
     /// The node id.
