@@ -36,6 +36,11 @@ impl Workspace {
         self.root.path().join("logs")
     }
 
+    /// A file or folder of the test's own, which the control plane does not read.
+    pub fn place(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
     /// The logs written so far.
     pub fn log_files(&self) -> Vec<PathBuf> {
         files(&self.logs(), "log").unwrap_or_default()

@@ -54,6 +54,7 @@ pub struct ControlPlane {
     ports: Ports,
     config: PathBuf,
     logs: PathBuf,
+    flags: Vec<String>,
 }
 
 impl ControlPlane {
@@ -65,8 +66,20 @@ impl ControlPlane {
         config: &Path,
         logs: &Path,
     ) -> Result<Self> {
+        Self::start_with(net, address, ports, config, logs, Vec::new())
+    }
+
+    /// Starts it on a directory, with further flags, and waits until it is ready.
+    pub fn start_with(
+        net: &Net,
+        address: impl Into<IpAddr>,
+        ports: Ports,
+        config: &Path,
+        logs: &Path,
+        flags: Vec<String>,
+    ) -> Result<Self> {
         let address = address.into();
-        let process = launch(net, address, ports, config, logs)?;
+        let process = launch(net, address, ports, config, logs, &flags)?;
         let mut this = Self {
             process,
             net: net.clone(),
@@ -74,6 +87,7 @@ impl ControlPlane {
             ports,
             config: config.to_owned(),
             logs: logs.to_owned(),
+            flags,
         };
         this.wait_ready()?;
         Ok(this)
@@ -134,6 +148,7 @@ impl ControlPlane {
             self.ports,
             &self.config,
             &self.logs,
+            &self.flags,
         )?;
         self.wait_ready()
     }
@@ -144,7 +159,14 @@ impl ControlPlane {
     }
 }
 
-fn launch(net: &Net, address: IpAddr, ports: Ports, config: &Path, logs: &Path) -> Result<Process> {
+fn launch(
+    net: &Net,
+    address: IpAddr,
+    ports: Ports,
+    config: &Path,
+    logs: &Path,
+    flags: &[String],
+) -> Result<Process> {
     let mut args = vec![
         "serve".to_owned(),
         "--config-dir".to_owned(),
@@ -157,6 +179,7 @@ fn launch(net: &Net, address: IpAddr, ports: Ports, config: &Path, logs: &Path) 
     ] {
         args.extend([flag.to_owned(), SocketAddr::new(address, port).to_string()]);
     }
+    args.extend_from_slice(flags);
     Process::start(Start {
         name: "pilotfish",
         program: &tools::pilotfish()?,

@@ -21,5 +21,6 @@ pub mod process;
 pub mod proxy;
 pub mod relay;
 pub mod tools;
+pub mod traffic;
 pub mod wait;
 pub mod yaml;

@@ -42,9 +42,16 @@ impl<'a> Mesh<'a> {
 
     /// Starts the control plane on what the workspace holds.
     pub fn serve(workspace: &'a Workspace) -> Result<Self> {
+        Self::serve_with(workspace, &[])
+    }
+
+    /// Starts the control plane on what the workspace holds, with further flags.
+    pub fn serve_with(workspace: &'a Workspace, flags: &[String]) -> Result<Self> {
         let fabric = Fabric::new()?;
         let (config, logs) = (workspace.config(), workspace.logs());
-        let control = ControlPlane::start(&fabric.hub(), HUB, Ports::ISTIOD, &config, &logs)?;
+        let hub = fabric.hub();
+        let control =
+            ControlPlane::start_with(&hub, HUB, Ports::ISTIOD, &config, &logs, flags.to_vec())?;
         Ok(Self {
             control,
             fabric,

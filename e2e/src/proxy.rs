@@ -32,6 +32,8 @@ pub struct Proxy {
     pub labels: Vec<(String, String)>,
     /// The pod's service account.
     pub service_account: String,
+    /// Whether certificate files that users name are on its host.
+    pub local_files: bool,
 }
 
 impl Proxy {
@@ -44,6 +46,7 @@ impl Proxy {
             role: Role::Sidecar,
             labels: vec![("app".to_owned(), app.to_owned())],
             service_account: "default".to_owned(),
+            local_files: false,
         }
     }
 
@@ -93,6 +96,7 @@ impl Proxy {
                 .as_str()
                 .unwrap_or("default")
                 .to_owned(),
+            local_files: false,
         }))
     }
 
@@ -124,14 +128,31 @@ impl Proxy {
             "SERVICE_ACCOUNT": self.service_account,
             "WORKLOAD_NAME": name,
         });
+        if self.local_files {
+            metadata["LOCAL_FILES"] = json!("true");
+        }
         if self.role == Role::Sidecar {
             metadata["INTERCEPTION_MODE"] = json!("REDIRECT");
         }
-        json!({
+        let mut node = json!({
             "id": format!("{kind}~{address}~{name}.{namespace}~{namespace}.svc.cluster.local"),
             "cluster": format!("{name}.{namespace}"),
             "metadata": metadata,
-        })
+        });
+        if let Some(locality) = self.locality() {
+            node["locality"] = locality;
+        }
+        node
+    }
+
+    /// Where the label `istio-locality` says that the pod is: `region.zone.subzone`.
+    fn locality(&self) -> Option<Value> {
+        let (_, place) = self
+            .labels
+            .iter()
+            .find(|(key, _)| key == "istio-locality")?;
+        let mut parts = place.split('.').map(str::to_owned);
+        Some(json!({"region": parts.next(), "zone": parts.next(), "sub_zone": parts.next()}))
     }
 }
 
