@@ -10,6 +10,7 @@ use crate::envoy::{Envoy, Protocol};
 use crate::fabric::{Fabric, HUB, Interception};
 use crate::net::Net;
 use crate::proxy::{Proxy, Role};
+use crate::relay::Relay;
 
 /// Everything a test stands on. Fields are dropped in order: processes before namespaces.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub struct Mesh<'a> {
 pub struct Pod {
     /// Its Envoy.
     pub envoy: Envoy,
+    _relay: Option<Relay>,
     /// Where its application's sockets are.
     pub net: Net,
 }
@@ -42,16 +44,21 @@ impl<'a> Mesh<'a> {
 
     /// Starts the control plane on what the workspace holds.
     pub fn serve(workspace: &'a Workspace) -> Result<Self> {
-        Self::serve_with(workspace, &[])
+        Self::serve_with(workspace, HUB, &[])
     }
 
-    /// Starts the control plane on what the workspace holds, with further flags.
-    pub fn serve_with(workspace: &'a Workspace, flags: &[String]) -> Result<Self> {
+    /// Starts the control plane on what the workspace holds, at an address of the hub and with further flags. On loopback
+    /// it is reached through a relay in each pod.
+    pub fn serve_with(
+        workspace: &'a Workspace,
+        address: Ipv4Addr,
+        flags: &[String],
+    ) -> Result<Self> {
         let fabric = Fabric::new()?;
         let (config, logs) = (workspace.config(), workspace.logs());
         let hub = fabric.hub();
         let control =
-            ControlPlane::start_with(&hub, HUB, Ports::ISTIOD, &config, &logs, flags.to_vec())?;
+            ControlPlane::start_with(&hub, address, Ports::ISTIOD, &config, &logs, flags.to_vec())?;
         Ok(Self {
             control,
             fabric,
@@ -75,14 +82,19 @@ impl<'a> Mesh<'a> {
         let net = self
             .fabric
             .pod(&proxy.name, &[proxy.address], interception)?;
-        let envoy = Envoy::start(
-            proxy,
-            &net,
-            self.control.xds(),
-            protocol,
-            &self.workspace.logs(),
-        )?;
-        Ok(Pod { envoy, net })
+        let mut xds = self.control.xds();
+        let mut relay = None;
+        if xds.ip().is_loopback() {
+            let near = Relay::start(&net, (Ipv4Addr::LOCALHOST, 0), &self.fabric.hub(), xds)?;
+            xds = near.address();
+            relay = Some(near);
+        }
+        let envoy = Envoy::start(proxy, &net, xds, protocol, &self.workspace.logs())?;
+        Ok(Pod {
+            envoy,
+            _relay: relay,
+            net,
+        })
     }
 
     /// A pod without a proxy, from which the world outside calls.

@@ -16,7 +16,7 @@ use super::certificates::Certificates;
 use super::scenario::{ClientTls, ROWS, Scenario, Secret, Server, Step};
 use super::upstream::{STEP, Upstreams};
 use crate::config::{self, Workspace};
-use crate::fabric::Interception;
+use crate::fabric::{HUB, Interception};
 use crate::mesh::{Mesh, Pod};
 use crate::net::Net;
 use crate::proxy::Proxy;
@@ -55,13 +55,19 @@ impl<'a> Stage<'a> {
         workspace.remove(ROWS)?;
         workspace.write("secrets.yaml", &secrets(scenario, &certificates)?)?;
         let mut flags = Vec::new();
+        let mut hub = HUB;
+        if !scenario.secrets.is_empty() {
+            // Nothing here proves who a proxy is, so secrets are given only to those of the control plane's own host.
+            flags.push("--insecure-trust-local-proxies".to_owned());
+            hub = Ipv4Addr::LOCALHOST;
+        }
         if let Some(settings) = &scenario.mesh_config {
             let file = workspace.place("mesh-config.yaml");
             fs::write(&file, settings.to_string())?;
             flags.extend(["--mesh-config".to_owned(), file.display().to_string()]);
         }
         let objects = config::objects(&workspace.config())?;
-        let mesh = Mesh::serve_with(workspace, &flags)?;
+        let mesh = Mesh::serve_with(workspace, hub, &flags)?;
 
         let mut pods = BTreeMap::new();
         let mut servers = scenario.upstreams.clone();
