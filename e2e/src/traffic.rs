@@ -27,7 +27,7 @@ use crate::tools;
 use ask::send_all;
 use check::{Seen, differences};
 use scenario::{Behaviour, Count, Scenario, Step};
-use stage::Stage;
+use stage::{SECRETS, Stage};
 
 /// Scenarios that run at once. Most of their time is spent waiting for delays and time-outs.
 const AT_ONCE: usize = 3;
@@ -187,7 +187,11 @@ fn play_step(
     behaviour.extend(step.given.clone());
     stage.upstreams.behave(behaviour.clone());
     let workspace = stage.mesh.workspace;
-    for (file, text) in &step.write {
+    let mut files = step.write.clone();
+    if !step.secrets.is_empty() {
+        files.insert(SECRETS.to_owned(), Some(stage.replaced(&step.secrets)?));
+    }
+    for (file, text) in &files {
         let before = workspace.read(file).ok();
         changed.entry(file.clone()).or_insert(before);
         write(workspace, file, text.as_deref())?;

@@ -12,7 +12,10 @@ use serde::Deserialize;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::version::TLS12;
+use tokio_rustls::rustls::{ALL_VERSIONS, ClientConfig, RootCertStore, ServerConfig};
+
+use super::scenario::ClientTls;
 
 /// What a scenario says of a certificate. Without an issuer it is an authority.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -118,12 +121,13 @@ impl Certificates {
         Ok(Arc::new(config))
     }
 
-    /// A client that trusts `authority` and shows `name`, if any.
-    pub(super) fn client(&self, authority: &str, name: Option<&str>) -> Result<Arc<ClientConfig>> {
+    /// The client's side, as a row describes it.
+    pub(super) fn client(&self, tls: &ClientTls) -> Result<Arc<ClientConfig>> {
+        let versions = if tls.old { &[&TLS12][..] } else { ALL_VERSIONS };
         let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(self.roots(authority)?);
-        let mut config = match name {
+            .with_protocol_versions(versions)?
+            .with_root_certificates(self.roots(&tls.trusts)?);
+        let mut config = match &tls.shows {
             None => builder.with_no_client_auth(),
             Some(name) => {
                 let made = self.get(name)?;

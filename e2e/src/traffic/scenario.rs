@@ -117,6 +117,9 @@ pub(super) struct Step {
     /// Files of the mesh that are written now and taken back at the end of the row; no text removes one.
     #[serde(default)]
     pub(super) write: BTreeMap<String, Option<String>>,
+    /// Secrets of the mesh that are replaced now and taken back at the end of the row.
+    #[serde(default)]
+    pub(super) secrets: BTreeMap<String, Secret>,
     /// `GET http://catalog/books`; `{n}` here and in headers is the number of the request.
     pub(super) send: String,
     /// Where to connect, if that is not the address of the host: `ingress:8080`, `10.77.9.1:80`.
@@ -185,6 +188,9 @@ pub(super) struct ClientTls {
     /// The server name it asks for, if that is not the host.
     #[serde(default)]
     pub(super) sni: Option<String>,
+    /// Whether it knows nothing newer than TLS 1.2.
+    #[serde(default)]
+    pub(super) old: bool,
 }
 
 /// What must be seen. All of the answers of a step must agree, except where something is counted.
@@ -383,11 +389,43 @@ impl Scenario {
 impl Step {
     /// Whether a row changes the mesh.
     pub(super) fn writes(&self) -> bool {
-        !self.write.is_empty() || self.then.iter().any(Self::writes)
+        !self.write.is_empty() || !self.secrets.is_empty() || self.then.iter().any(Self::writes)
     }
 
     /// The name of a row.
     pub(super) fn name(&self) -> &str {
         self.row.as_deref().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The suite promises this many rows.
+    const ROWS_PROMISED: usize = 80;
+
+    #[test]
+    fn every_table_can_be_read() {
+        let mut rows = 0;
+        for name in crate::traffic::scenarios().unwrap() {
+            let scenario = Scenario::read(&crate::traffic::folder().join(&name))
+                .unwrap_or_else(|error| panic!("{name}: {error:#}"));
+            assert!(!scenario.rows.is_empty(), "{name} has no rows");
+            rows += scenario.rows.len();
+        }
+        assert!(rows >= ROWS_PROMISED, "{rows} rows");
+    }
+
+    #[test]
+    fn counts_and_texts_say_what_they_want() {
+        let count = |text| serde_saphyr::from_str::<Count>(text).unwrap();
+        assert!(count("3").holds(3) && !count("3").holds(4));
+        assert!(count("[2, 4]").holds(4) && !count("[2, 4]").holds(5));
+        assert!(count("[2]").holds(900) && !count("[2]").holds(1));
+        let text = |text| serde_saphyr::from_str::<Wanted>(text).unwrap();
+        assert!(text("9080").holds(Some("9080")) && !text("9080").holds(None));
+        assert!(text("~b").holds(Some("abc")) && !text("~b").holds(Some("ac")));
+        assert!(text("absent").holds(None) && !text("absent").holds(Some("absent")));
     }
 }

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::ask::Ask;
 use super::certificates::Certificates;
-use super::scenario::{ClientTls, ROWS, Scenario, Secret, Server, Step};
+use super::scenario::{ROWS, Scenario, Secret, Server, Step};
 use super::upstream::{STEP, Upstreams};
 use crate::config::{self, Workspace};
 use crate::fabric::{HUB, Interception};
@@ -22,6 +22,8 @@ use crate::net::Net;
 use crate::proxy::Proxy;
 use crate::wait;
 
+/// The file of the mesh with the Secrets that were made for it.
+pub(super) const SECRETS: &str = "secrets.yaml";
 /// Where clients without a proxy call from.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 200);
 /// Where a client connects that asks for a host without an address: interception does not care.
@@ -34,6 +36,7 @@ pub(super) struct Stage<'a> {
     outside: Net,
     addresses: BTreeMap<String, Ipv4Addr>,
     certificates: Arc<Certificates>,
+    secrets: BTreeMap<String, Secret>,
     pub(super) mesh: Mesh<'a>,
 }
 
@@ -53,7 +56,7 @@ impl<'a> Stage<'a> {
         workspace.copy(base, fill)?;
         workspace.copy(folder, fill)?;
         workspace.remove(ROWS)?;
-        workspace.write("secrets.yaml", &secrets(scenario, &certificates)?)?;
+        workspace.write(SECRETS, &secrets(&scenario.secrets, &certificates)?)?;
         let mut flags = Vec::new();
         let mut hub = HUB;
         if !scenario.secrets.is_empty() {
@@ -97,6 +100,7 @@ impl<'a> Stage<'a> {
             outside: mesh.outsider(OUTSIDE)?,
             addresses,
             certificates,
+            secrets: scenario.secrets.clone(),
             mesh,
         };
         stage.serve(&servers, &run)?;
@@ -180,6 +184,13 @@ impl<'a> Stage<'a> {
         Ok(rejected)
     }
 
+    /// The file with the Secrets when some are replaced.
+    pub(super) fn replaced(&self, secrets_now: &BTreeMap<String, Secret>) -> Result<String> {
+        let mut all = self.secrets.clone();
+        all.extend(secrets_now.clone());
+        secrets(&all, &self.certificates)
+    }
+
     /// The request of a step, marked with an id that upstreams keep their books by.
     pub(super) fn ask(&self, step: &Step, from: &str, id: &str) -> Result<Ask> {
         let from = step.from.as_deref().unwrap_or(from);
@@ -200,12 +211,9 @@ impl<'a> Stage<'a> {
         let tls = match (url.secure, &step.tls) {
             (false, _) => None,
             (true, None) => bail!("https needs `tls`"),
-            (true, Some(ClientTls { trusts, shows, sni })) => {
-                let name = sni.clone().unwrap_or_else(|| url.host.to_owned());
-                Some((
-                    self.certificates.client(trusts, shows.as_deref())?,
-                    ServerName::try_from(name)?,
-                ))
+            (true, Some(tls)) => {
+                let name = tls.sni.clone().unwrap_or_else(|| url.host.to_owned());
+                Some((self.certificates.client(tls)?, ServerName::try_from(name)?))
             }
         };
         Ok(Ask {
@@ -312,10 +320,10 @@ fn server_of(pod: &Value, address: Ipv4Addr, beside: Option<&str>) -> Option<Ser
     })
 }
 
-/// The Secrets of a scenario, as documents of one file.
-fn secrets(scenario: &Scenario, certificates: &Certificates) -> Result<String> {
+/// Secrets as documents of one file.
+fn secrets(wanted: &BTreeMap<String, Secret>, certificates: &Certificates) -> Result<String> {
     let mut documents = Vec::new();
-    for (place, secret) in &scenario.secrets {
+    for (place, secret) in wanted {
         let (namespace, name) = place
             .split_once('/')
             .with_context(|| format!("secret {place} is not namespace/name"))?;
