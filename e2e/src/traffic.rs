@@ -43,6 +43,8 @@ pub struct Report {
     pub name: String,
     /// How many rows it has.
     pub rows: usize,
+    /// How many of them passed; none if the scenario did not start.
+    pub passed: usize,
     /// How long it took.
     pub seconds: f64,
     /// Rows that failed, and what was expected and seen.
@@ -94,6 +96,7 @@ fn run_one(name: &str, row: Option<&str>) -> Report {
     let mut report = Report {
         name: name.to_owned(),
         rows: 0,
+        passed: 0,
         seconds: 0.0,
         failures: Vec::new(),
     };
@@ -140,14 +143,20 @@ fn play(
     report.rows = rows.len();
     let stage = Stage::start(&scenario, folder, workspace)?;
     for row in rows {
-        if let Err(error) = play_row(&stage, &scenario.from, row) {
-            let failure = format!("{} / {}: {error:#}", report.name, row.name());
-            report.failures.push(failure);
+        match play_row(&stage, &scenario.from, row) {
+            Ok(()) => report.passed += 1,
+            Err(error) => {
+                let failure = format!("{} / {}: {error:#}", report.name, row.name());
+                report.failures.push(failure);
+            }
         }
     }
     if !report.failures.is_empty() {
         let page = stage.mesh.control.page("/debug/diagnostics")?;
-        eprintln!("{}: what the control plane says of the mesh: {page:#}", report.name);
+        eprintln!(
+            "{}: what the control plane says of the mesh: {page:#}",
+            report.name
+        );
     }
     let rejected = stage.rejected()?;
     ensure!(rejected.is_empty(), "refused updates: {rejected:?}");
@@ -158,18 +167,16 @@ fn play(
 fn play_row(stage: &Stage<'_>, from: &str, row: &Step) -> Result<()> {
     let mut changed = BTreeMap::new();
     let mut behaviour = BTreeMap::new();
-    let steps = std::iter::once(row).chain(&row.then).enumerate();
-    let played = steps
-        .map(|(number, step)| {
-            play_step(stage, from, step, &mut behaviour, &mut changed).with_context(|| {
-                if row.then.is_empty() {
-                    step.send.clone()
-                } else {
-                    format!("step {} ({})", number + 1, step.send)
-                }
-            })
+    let mut steps = std::iter::once(row).chain(&row.then).enumerate();
+    let played = steps.try_for_each(|(number, step)| {
+        play_step(stage, from, step, &mut behaviour, &mut changed).with_context(|| {
+            if row.then.is_empty() {
+                step.send.clone()
+            } else {
+                format!("step {} ({})", number + 1, step.send)
+            }
         })
-        .collect::<Result<()>>();
+    });
     stage.upstreams.behave(BTreeMap::new());
     for (file, text) in changed {
         write(stage.mesh.workspace, &file, text.as_deref())?;

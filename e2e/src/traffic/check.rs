@@ -28,19 +28,23 @@ pub(super) fn differences(expect: &Expect, seen: &Seen<'_>) -> Vec<String> {
     }
     for (upstream, count) in &expect.reached {
         let requests = seen.reached.get(upstream).map_or(0, Vec::len) as u64;
-        found.count(&format!("requests that reached {upstream}"), *count, requests);
+        found.count(
+            &format!("requests that reached {upstream}"),
+            *count,
+            requests,
+        );
     }
     for (upstream, saw) in &expect.saw {
         match seen.reached.get(upstream).and_then(|all| all.last()) {
             Some(report) => report_differs(upstream, saw, report, &mut found),
-            None => found.add(&format!("request to {upstream}"), "one", "none"),
+            None => found.add(&format!("request to {upstream}"), &"one", "none"),
         }
     }
     for (proxy, stats) in &expect.stats {
         for (filter, count) in stats {
             match (seen.stat)(proxy, filter) {
                 Ok(sum) => found.count(&format!("{filter} of {proxy}"), *count, sum),
-                Err(error) => found.add(filter, count, &format!("{error:#}")),
+                Err(error) => found.add(filter, &count, &format!("{error:#}")),
             }
         }
     }
@@ -53,8 +57,7 @@ struct Differences {
 }
 
 impl Differences {
-    fn add(&mut self, what: &str, expected: impl ToString, seen: &str) {
-        let expected = expected.to_string();
+    fn add(&mut self, what: &str, expected: &dyn std::fmt::Display, seen: &str) {
         let line = format!("{what}: expected {expected}, seen {seen}");
         // A hundred answers that differ in the same way are one difference.
         if !self.lines.contains(&line) {
@@ -64,7 +67,7 @@ impl Differences {
 
     fn count(&mut self, what: &str, wanted: Count, seen: u64) {
         if !wanted.holds(seen) {
-            self.add(what, wanted, &seen.to_string());
+            self.add(what, &wanted, &seen.to_string());
         }
     }
 
@@ -83,8 +86,8 @@ fn failures(text: &str, outcomes: &[Outcome], found: &mut Differences) {
     for outcome in outcomes {
         match &outcome.answer {
             Err(error) if error.contains(text) => {}
-            Err(error) => found.add("failure", text, error),
-            Ok(answer) => found.add("failure", text, &in_short(answer)),
+            Err(error) => found.add("failure", &text, error),
+            Ok(answer) => found.add("failure", &text, &in_short(answer)),
         }
     }
 }
@@ -96,7 +99,7 @@ fn answers(expect: &Expect, outcomes: &[Outcome], found: &mut Differences) {
         let answer = match &outcome.answer {
             Ok(answer) => answer,
             Err(error) => {
-                found.add("answer", "one", error);
+                found.add("answer", &"one", error);
                 continue;
             }
         };
@@ -105,11 +108,11 @@ fn answers(expect: &Expect, outcomes: &[Outcome], found: &mut Differences) {
             *upstreams.entry(upstream).or_default() += 1;
         }
         answer_differs(expect, answer, found);
-        if let Some((least, most)) = expect.seconds {
-            if !(least..=most).contains(&outcome.seconds) {
-                let seen = format!("{:.3}", outcome.seconds);
-                found.add("seconds", format!("{least} to {most}"), &seen);
-            }
+        if let Some((least, most)) = expect.seconds
+            && !(least..=most).contains(&outcome.seconds)
+        {
+            let seen = format!("{:.3}", outcome.seconds);
+            found.add("seconds", &format!("{least} to {most}"), &seen);
         }
     }
     let expected: BTreeSet<u16> = expect.statuses.keys().copied().collect();
@@ -119,7 +122,7 @@ fn answers(expect: &Expect, outcomes: &[Outcome], found: &mut Differences) {
     }
     if !expected.is_empty() {
         for (status, count) in statuses.iter().filter(|(s, _)| !expected.contains(s)) {
-            found.add(&format!("answers with {status}"), 0, &count.to_string());
+            found.add(&format!("answers with {status}"), &0, &count.to_string());
         }
     }
     for (upstream, count) in &expect.answered {
@@ -133,12 +136,13 @@ fn answers(expect: &Expect, outcomes: &[Outcome], found: &mut Differences) {
 
 fn answer_differs(expect: &Expect, answer: &Answer, found: &mut Differences) {
     if expect.statuses.is_empty() && answer.status != expect.status.unwrap_or(200) {
-        found.add("status", expect.status.unwrap_or(200), &in_short(answer));
+        found.add("status", &expect.status.unwrap_or(200), &in_short(answer));
     }
-    if let Some(upstream) = &expect.from {
-        if answer.upstream() != Some(upstream) {
-            found.add("upstream", format!("{upstream:?}"), &quoted(answer.upstream()));
-        }
+    if let Some(upstream) = &expect.from
+        && answer.upstream() != Some(upstream)
+    {
+        let wanted = format!("{upstream:?}");
+        found.add("upstream", &wanted, &quoted(answer.upstream()));
     }
     for (name, wanted) in &expect.headers {
         let what = format!("header {name} of the answer");
@@ -171,7 +175,11 @@ fn report_differs(who: &str, saw: &Saw, report: &Value, found: &mut Differences)
             Value::String(text) => Some(text.clone()),
             other => Some(other.to_string()),
         };
-        found.text(&format!("{field} at {who}"), wanted.as_ref(), seen.as_deref());
+        found.text(
+            &format!("{field} at {who}"),
+            wanted.as_ref(),
+            seen.as_deref(),
+        );
     }
     for (name, wanted) in &saw.headers {
         let seen = report["headers"][name].as_str();
@@ -244,14 +252,35 @@ stats: {client: {x: [2]}}
         for (expect, difference) in [
             ("from: b", "upstream: expected \"b\", seen \"a\""),
             ("status: 404", "status: expected 404, seen 200 from a"),
-            ("reached: {a: 2}", "requests that reached a: expected 2, seen 1"),
-            ("reached: {a: [2]}", "requests that reached a: expected 2 or more, seen 1"),
-            ("saw: {b: {host: x}}", "request to b: expected one, seen none"),
+            (
+                "reached: {a: 2}",
+                "requests that reached a: expected 2, seen 1",
+            ),
+            (
+                "reached: {a: [2]}",
+                "requests that reached a: expected 2 or more, seen 1",
+            ),
+            (
+                "saw: {b: {host: x}}",
+                "request to b: expected one, seen none",
+            ),
             ("seconds: [1, 2]", "seconds: expected 1 to 2, seen 0.200"),
-            ("upstream: {path: absent}", "path at the upstream: expected nothing, seen \"/a\""),
-            ("headers: {via: envoy}", "header via of the answer: expected \"envoy\", seen nothing"),
-            ("answered: {a: [0, 1]}", "answers of a: expected 0 to 1, seen 2"),
-            ("statuses: {503: 1, 200: 2}", "answers with 503: expected 1, seen 0"),
+            (
+                "upstream: {path: absent}",
+                "path at the upstream: expected nothing, seen \"/a\"",
+            ),
+            (
+                "headers: {via: envoy}",
+                "header via of the answer: expected \"envoy\", seen nothing",
+            ),
+            (
+                "answered: {a: [0, 1]}",
+                "answers of a: expected 0 to 1, seen 2",
+            ),
+            (
+                "statuses: {503: 1, 200: 2}",
+                "answers with 503: expected 1, seen 0",
+            ),
             ("statuses: {503: 0}", "answers with 200: expected 0, seen 2"),
             ("failure: reset", "failure: expected reset, seen 200 from a"),
             ("stats: {client: {x: 1}}", "x of client: expected 1, seen 3"),

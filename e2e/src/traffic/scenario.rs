@@ -316,8 +316,8 @@ impl<'de> Deserialize<'de> for Count {
             },
             one => one.as_u64().map(|one| (one, one)),
         };
-        let (least, most) = bounds
-            .ok_or_else(|| de::Error::custom("a count is N, [least] or [least, most]"))?;
+        let (least, most) =
+            bounds.ok_or_else(|| de::Error::custom("a count is N, [least] or [least, most]"))?;
         Ok(Self { least, most })
     }
 }
@@ -372,15 +372,19 @@ impl Scenario {
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let file = folder.join(ROWS);
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let scenario: Self = serde_saphyr::from_str(&text)
-            .with_context(|| format!("parse {}", file.display()))?;
+        let scenario: Self =
+            serde_saphyr::from_str(&text).with_context(|| format!("parse {}", file.display()))?;
         let mut names: Vec<&str> = scenario.rows.iter().map(Step::name).collect();
         names.sort_unstable();
         let repeated = names.windows(2).find(|pair| pair[0] == pair[1]);
         ensure!(repeated.is_none(), "two rows are called {repeated:?}");
         ensure!(!names.contains(&""), "a row without a name");
         for row in scenario.rows.iter().filter(|row| row.writes()) {
-            ensure!(row.within.is_some(), "{}: say within which time", row.name());
+            ensure!(
+                row.within.is_some(),
+                "{}: say within which time",
+                row.name()
+            );
         }
         Ok(scenario)
     }
