@@ -211,10 +211,8 @@ impl<V: Variant> Link<V> {
                 0..=2 => self.world.change(dice),
                 3 | 4 => {
                     let t = &TYPES[dice.roll(TYPES.len())];
-                    // Whoever leaves and joins a whole route table while a response is under way may keep a host of it
-                    // that is gone; Envoy asks for hosts one by one.
                     let name = match t {
-                        VirtualHost => dice.pick(&["a/x", "a/y", "b/x"]),
+                        VirtualHost => dice.pick(&["a", "b", "a/x", "a/y", "b/x", "*"]),
                         _ => dice.pick(&["a", "b", "c", "a/x", "*"]),
                     };
                     self.subscribe(t, name, dice.roll(3) > 0);

@@ -185,13 +185,11 @@ impl Session {
                 watch.subscription.set_wildcard(false);
             } else {
                 let name = watch.intern(name);
-                let was_named = watch.subscription.remove(&name);
+                watch.subscription.remove(&name);
                 if watch.subscription.is_wildcard() {
                     // The client cannot know whether the name is part of "all": it must be told.
                     watch.asked.insert(name);
                     watch.answer = true;
-                } else if was_named {
-                    watch.asked.remove(&name);
                 }
             }
         }
@@ -202,8 +200,7 @@ impl Session {
             } else {
                 let name = watch.intern(name);
                 watch.subscription.add(name.clone());
-                watch.asked.insert(name);
-                watch.answer = true;
+                watch.ask(name);
             }
         }
         watch.forget_unwanted();

@@ -182,6 +182,19 @@ impl Watch {
             .map_or_else(|| Arc::from(name), |r| r.name.clone())
     }
 
+    /// The client asked for a name, and gets an answer. A response that is still under way may yet bring hosts of a table
+    /// that are gone by then, and that the client had no use for when it went; those are answered one by one.
+    pub(crate) fn ask(&mut self, name: Arc<str>) {
+        if self.subscription.is_namespaced() {
+            let prefix = format!("{name}/");
+            let under_way = self.unanswered.iter();
+            let hosts = under_way.flat_map(|s| s.view.with_prefix(&prefix));
+            self.asked.extend(hosts.map(|r| r.name.clone()));
+        }
+        self.asked.insert(name);
+        self.answer = true;
+    }
+
     /// Everything is to be sent again, whatever the client may hold.
     pub(crate) fn resend_all(&mut self) {
         // A response that is still under way may yet bring what has been gone since.
@@ -206,7 +219,7 @@ impl Watch {
     /// Forgets what concerns names that are no longer wanted.
     pub(crate) fn forget_unwanted(&mut self) {
         let subscription = &self.subscription;
-        for names in [&mut self.refresh, &mut self.owed] {
+        for names in [&mut self.asked, &mut self.refresh, &mut self.owed] {
             names.retain(|n| subscription.covers(n));
         }
         self.lingering.retain(|n, _| subscription.covers(n));

@@ -448,6 +448,31 @@ fn virtual_hosts_are_subscribed_to_by_route_table() {
     );
 }
 
+/// A client that joins a table takes what a response under way brings of it, though it asked for that alone and has
+/// left it since.
+#[test]
+fn whoever_joins_a_table_is_told_what_left_it_meanwhile() {
+    let mut s = Delta::new();
+    s.subscribe(&VirtualHost, &["80/a"], &[]);
+    let hosts = view(&VirtualHost, &[("80/a", "1"), ("80/b", "1")]);
+    let under_way = s.push(&VirtualHost, &hosts).unwrap();
+    assert_eq!(names(&under_way), ["80/a"]);
+    s.subscribe(&VirtualHost, &[], &["80/a"]);
+    let hosts = view(&VirtualHost, &[("80/b", "1")]);
+    assert!(s.push(&VirtualHost, &hosts).is_none());
+    s.subscribe(&VirtualHost, &["80"], &[]);
+    let r = s.push(&VirtualHost, &hosts).unwrap();
+    assert_eq!(
+        (names(&r), &r.removed_resources),
+        (vec!["80/b"], &vec!["80/a".to_string()])
+    );
+    // Who has left again before anything was sent is told nothing of it.
+    s.subscribe(&VirtualHost, &["80"], &[]);
+    s.subscribe(&VirtualHost, &[], &["80"]);
+    let nothing = s.push(&VirtualHost, &hosts);
+    assert!(nothing.is_none_or(|r| names(&r).is_empty() && r.removed_resources.is_empty()));
+}
+
 #[test]
 fn requests_beyond_the_limits_are_refused() {
     let config = SessionConfig {
