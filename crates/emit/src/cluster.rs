@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use pilotfish_ir as ir;
 use pilotfish_ir::Millis;
 use pilotfish_ir::cluster::{
-    AnyHost, Balancing, ConnectionPool, Discovery, DnsFamily, OutlierDetection, Policy,
-    UpstreamHttp, Warmup,
+    AnyHost, Balancing, ConnectionPool, Discovery, DnsFamily, OutlierDetection, Places, Policy,
+    RetryBudget, UpstreamHttp, Warmup,
 };
-use pilotfish_ir::tls::UpstreamTls;
+use pilotfish_ir::tls::{ByRequest, UpstreamTls};
 use pilotfish_protos::envoy::config::cluster::v3::{self as pb, cluster as parts};
 use pilotfish_protos::envoy::config::core::v3 as core;
 use pilotfish_protos::envoy::extensions::clusters::dynamic_forward_proxy::v3 as forward;
@@ -65,7 +65,7 @@ pub(crate) fn message(cluster: &ir::Cluster, name: &str, dialect: &Dialect) -> p
     if cluster.metadata_exchange && dialect.has(Extension::MetadataExchange) {
         out.filters.push(METADATA_EXCHANGE.clone());
     }
-    match tls::upstream(&cluster.tls, dialect) {
+    match tls::upstream(&cluster.tls, cluster.proxy_protocol, dialect) {
         tls::Upstream::Plain => {}
         tls::Upstream::Always(socket) => out.transport_socket = Some(socket),
         tls::Upstream::ByEndpoint(matches) => out.transport_socket_matches = matches,
@@ -137,6 +137,8 @@ fn discover(out: &mut pb::Cluster, cluster: &ir::Cluster, name: &str, dialect: &
                 cluster_implementation_specifier: Some(
                     forward::cluster_config::ClusterImplementationSpecifier::DnsCacheConfig(cache),
                 ),
+                allow_insecure_cluster_options: by_request(&cluster.tls)
+                    .is_some_and(|by| !(by.sni && by.san)),
                 ..Default::default()
             };
             out.cluster_discovery_type = Some(parts::ClusterDiscoveryType::ClusterType(
@@ -266,9 +268,9 @@ fn balance(out: &mut pb::Cluster, balancing: &Balancing) {
 
 fn slow_start(warmup: &Warmup) -> parts::SlowStartConfig {
     parts::SlowStartConfig {
-        slow_start_window: Some(value::duration(warmup.window)),
-        aggression: warmup.aggression.map(|thousandths| core::RuntimeDouble {
-            default_value: f64::from(thousandths) / 1000.0,
+        slow_start_window: warmup.window.map(value::duration),
+        aggression: warmup.aggression.map(|aggression| core::RuntimeDouble {
+            default_value: aggression.into(),
             // Envoy demands a key; this one is Istio's and names no runtime value.
             runtime_key: "(".to_owned(),
         }),
@@ -277,12 +279,25 @@ fn slow_start(warmup: &Warmup) -> parts::SlowStartConfig {
 }
 
 fn common_balancing(balancing: &Balancing) -> Option<parts::CommonLbConfig> {
-    use parts::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
+    use parts::common_lb_config::{
+        LocalityConfigSpecifier, LocalityWeightedLbConfig, ZoneAwareLbConfig,
+    };
+    let places = match balancing.places {
+        Places::Ignored => None,
+        Places::Weighted => Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(
+            LocalityWeightedLbConfig {},
+        )),
+        Places::Zones { off, minimum } => Some(LocalityConfigSpecifier::ZoneAwareLbConfig(
+            ZoneAwareLbConfig {
+                routing_enabled: off.then(|| value::percent(0)),
+                min_cluster_size: minimum.map(|n| value::u64(n.into())),
+                ..Default::default()
+            },
+        )),
+    };
     let config = parts::CommonLbConfig {
         healthy_panic_threshold: balancing.panic_threshold.map(value::percent),
-        locality_config_specifier: balancing.locality_weighted.then_some(
-            LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig {}),
-        ),
+        locality_config_specifier: places,
         ..Default::default()
     };
     (balancing.explicit_common || config != parts::CommonLbConfig::default()).then_some(config)
@@ -300,6 +315,7 @@ fn limit(out: &mut pb::Cluster, cluster: &ir::Cluster) {
                 max_requests: most(pool.max_requests),
                 max_retries: most(pool.max_retries),
                 track_remaining: pool.track_remaining,
+                retry_budget: pool.retry_budget.as_ref().map(retry_budget),
                 ..Default::default()
             }],
             ..Default::default()
@@ -318,6 +334,25 @@ fn limit(out: &mut pb::Cluster, cluster: &ir::Cluster) {
             });
 }
 
+fn retry_budget(budget: &RetryBudget) -> pb::circuit_breakers::thresholds::RetryBudget {
+    pb::circuit_breakers::thresholds::RetryBudget {
+        budget_percent: Some(value::percent(budget.percent)),
+        min_retry_concurrency: Some(value::u32(budget.minimum)),
+        budget_interval: budget.interval.map(value::duration),
+    }
+}
+
+/// What requests decide about TLS, where there is any.
+fn by_request(tls: &UpstreamTls) -> Option<ByRequest> {
+    match tls {
+        UpstreamTls::None => None,
+        UpstreamTls::AutoMutual(mutual) | UpstreamTls::Mutual(mutual) => Some(mutual.by_request),
+        UpstreamTls::Custom(custom) | UpstreamTls::OwnCertificate(custom) => {
+            Some(custom.by_request)
+        }
+    }
+}
+
 /// What is spoken upstream; `None` where all is default.
 fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
     use http::http_protocol_options::{
@@ -325,20 +360,13 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
         explicit_http_config::ProtocolConfig,
     };
     let common = common_http(&cluster.pool);
-    let upstream = match &cluster.tls {
-        // Without a server name of its own the cluster uses the request's, and expects a certificate for it.
-        UpstreamTls::Custom(custom) | UpstreamTls::OwnCertificate(custom)
-            if custom.sni.is_empty() =>
-        {
-            Some(core::UpstreamHttpProtocolOptions {
-                auto_sni: true,
-                auto_san_validation: custom.subject_alt_names.is_empty()
-                    && !custom.insecure_skip_verify,
-                ..Default::default()
-            })
-        }
-        _ => None,
-    };
+    let upstream = by_request(&cluster.tls)
+        .filter(|by| by.sni || by.san)
+        .map(|by| core::UpstreamHttpProtocolOptions {
+            auto_sni: by.sni,
+            auto_san_validation: by.san,
+            ..Default::default()
+        });
     let http1 = core::Http1ProtocolOptions {
         header_key_format: cluster
             .preserve_case
@@ -362,6 +390,13 @@ fn http_options(cluster: &ir::Cluster) -> Option<http::HttpProtocolOptions> {
         UpstreamHttp::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(
             core::Http2ProtocolOptions {
                 max_concurrent_streams: cluster.pool.max_concurrent_streams.map(value::u32),
+                connection_keepalive: cluster.pool.http2_keepalive.as_ref().map(|ping| {
+                    core::KeepaliveSettings {
+                        interval: ping.interval.map(value::duration),
+                        timeout: ping.timeout.map(value::duration),
+                        ..Default::default()
+                    }
+                }),
                 ..Default::default()
             },
         )),
@@ -388,7 +423,9 @@ fn common_http(pool: &ConnectionPool) -> Option<core::HttpProtocolOptions> {
         max_requests_per_connection: pool.max_requests_per_connection.map(value::u32),
         ..Default::default()
     };
-    (options != core::HttpProtocolOptions::default()).then_some(options)
+    // Settings for HTTP/2 have the block written even where nothing of it is for all versions.
+    let http2 = pool.max_concurrent_streams.is_some() || pool.http2_keepalive.is_some();
+    (http2 || options != core::HttpProtocolOptions::default()).then_some(options)
 }
 
 /// Ejection by success rate is always off; each kind of error in a row ejects if it is counted at all.
@@ -454,7 +491,7 @@ fn metadata(cluster: &ir::Cluster) -> Option<core::Metadata> {
         });
         set("services", value::list_value(services.collect()));
     }
-    if matches!(cluster.tls, UpstreamTls::Custom(_)) {
+    if cluster.foreign_alpn {
         // The user's server does not know the mesh's protocols.
         set("alpn_override", value::text_value("false"));
     }

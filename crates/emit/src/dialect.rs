@@ -21,6 +21,7 @@ pub(crate) enum Extension {
     OriginalDst,
     OriginalSrc,
     ProxyProtocol,
+    UpstreamProxyProtocol,
     TlsInspector,
     HttpInspector,
     PreviousHosts,
@@ -30,7 +31,7 @@ pub(crate) enum Extension {
 }
 
 /// Each extension and the name a proxy lists it by, which is not always the name of the filter we emit.
-const LISTED: [(Extension, &str); 21] = [
+const LISTED: [(Extension, &str); 22] = [
     (Extension::MetadataExchange, "istio.metadata_exchange"),
     (Extension::Stats, "istio.stats"),
     (Extension::Alpn, "istio.alpn"),
@@ -63,6 +64,10 @@ const LISTED: [(Extension, &str); 21] = [
     (
         Extension::ProxyProtocol,
         "envoy.filters.listener.proxy_protocol",
+    ),
+    (
+        Extension::UpstreamProxyProtocol,
+        "envoy.transport_sockets.upstream_proxy_protocol",
     ),
     (
         Extension::TlsInspector,

@@ -335,7 +335,7 @@ fn tcp_filters(tcp: &Tcp, dialect: &Dialect, filters: &mut Vec<pb::Filter>) {
 
 fn tcp_proxy(tcp: &Tcp) -> filters::tcp_proxy::v3::TcpProxy {
     use filters::tcp_proxy::v3::tcp_proxy::{
-        ClusterSpecifier, WeightedCluster, weighted_cluster::ClusterWeight,
+        ClusterSpecifier, TunnelingConfig, WeightedCluster, weighted_cluster::ClusterWeight,
     };
     use kind::hash_policy::{PolicySpecifier, SourceIp};
     let to = match tcp.to.as_slice() {
@@ -359,6 +359,11 @@ fn tcp_proxy(tcp: &Tcp) -> filters::tcp_proxy::v3::TcpProxy {
         cluster_specifier: Some(to),
         idle_timeout: tcp.idle_timeout.map(value::duration),
         max_downstream_connection_duration: tcp.max_duration.map(value::duration),
+        tunneling_config: tcp.tunnel.as_ref().map(|tunnel| TunnelingConfig {
+            hostname: value::string(&tunnel.to),
+            use_post: tunnel.post,
+            ..Default::default()
+        }),
         hash_policy: tcp
             .hash_source_ip
             .then_some(by_source)

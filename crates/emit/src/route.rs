@@ -7,9 +7,9 @@ use bytes::{BufMut, Bytes};
 use pilotfish_ir as ir;
 use pilotfish_ir::Text;
 use pilotfish_ir::route::{
-    Abort, Action, Body, Cors, Fault, Forward, HashPolicy, HeaderEdit, HeaderMatch, HeaderOps,
-    Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Route, RouteMatch, StringMatch,
-    WeightedCluster,
+    Abort, Action, Body, ClaimMatch, Cors, Fault, Forward, HashPolicy, HeaderEdit, HeaderMatch,
+    HeaderOps, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Route, RouteMatch,
+    StringMatch, WeightedCluster,
 };
 use pilotfish_protos::envoy::config::core::v3 as core;
 use pilotfish_protos::envoy::config::route::v3 as pb;
@@ -27,10 +27,10 @@ use crate::{Dialect, http, names, value};
 
 /// Field number of `RouteConfiguration.virtual_hosts`.
 const VIRTUAL_HOSTS: u32 = 2;
+/// The filter that says what a request's token claims.
+const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
 /// How often a retry looks for a host that was not tried.
 const HOST_SELECTION_ATTEMPTS: i64 = 5;
-/// A million millionths.
-const WHOLE: u32 = 1_000_000;
 
 static PREVIOUS_HOSTS: LazyLock<pb::retry_policy::RetryHostPredicate> = LazyLock::new(|| {
     use pb::retry_policy::{RetryHostPredicate, retry_host_predicate::ConfigType};
@@ -166,7 +166,38 @@ fn matches(conditions: &RouteMatch) -> pb::RouteMatch {
         case_sensitive: explicit.then(|| value::bool(!conditions.ignore_case)),
         headers: conditions.headers.iter().map(header).collect(),
         query_parameters: conditions.query.iter().map(query).collect(),
+        dynamic_metadata: conditions.claims.iter().map(claim).collect(),
         ..Default::default()
+    }
+}
+
+/// A claim may be one value or a list of them.
+fn claim(condition: &ClaimMatch) -> matcher::MetadataMatcher {
+    use matcher::list_matcher::MatchPattern as List;
+    use matcher::metadata_matcher::{PathSegment, path_segment::Segment};
+    use matcher::value_matcher::MatchPattern as Value;
+    let of = |pattern| matcher::ValueMatcher {
+        match_pattern: Some(pattern),
+    };
+    let one = of(Value::StringMatch(string_matcher(&condition.value)));
+    let among = of(Value::ListMatch(
+        matcher::ListMatcher {
+            match_pattern: Some(List::OneOf(Box::new(one.clone()))),
+        }
+        .into(),
+    ));
+    let key = |name: &str| PathSegment {
+        segment: Some(Segment::Key(name.to_owned())),
+    };
+    matcher::MetadataMatcher {
+        filter: JWT_FILTER.to_owned(),
+        path: std::iter::once(key("payload"))
+            .chain(condition.path.iter().map(|name| key(name)))
+            .collect(),
+        value: Some(of(Value::OrMatch(matcher::OrMatcher {
+            value_matchers: vec![among, one],
+        }))),
+        invert: condition.invert,
     }
 }
 
@@ -344,17 +375,12 @@ fn retries(retries: &Retries, forward: &Forward, dialect: &Dialect) -> pb::Retry
 }
 
 fn mirror(mirror: &Mirror) -> pb::route_action::RequestMirrorPolicy {
-    let share = if mirror.share.0 >= WHOLE {
-        value::all()
-    } else {
-        core::RuntimeFractionalPercent {
-            default_value: Some(value::fraction(mirror.share)),
-            ..Default::default()
-        }
-    };
     pb::route_action::RequestMirrorPolicy {
         cluster: names::cluster_name(&mirror.cluster),
-        runtime_fraction: Some(share),
+        runtime_fraction: Some(core::RuntimeFractionalPercent {
+            default_value: Some(value::fraction(mirror.share)),
+            ..Default::default()
+        }),
         trace_sampled: Some(value::bool(false)),
         disable_shadow_host_suffix_append: mirror.disable_shadow_suffix,
         ..Default::default()
@@ -387,8 +413,10 @@ fn hash(policy: &HashPolicy) -> pb::route_action::HashPolicy {
                 })
                 .collect(),
         }),
-        HashPolicy::SourceIp => {
-            PolicySpecifier::ConnectionProperties(ConnectionProperties { source_ip: true })
+        HashPolicy::SourceIp(source_ip) => {
+            PolicySpecifier::ConnectionProperties(ConnectionProperties {
+                source_ip: *source_ip,
+            })
         }
         HashPolicy::Query(name) => PolicySpecifier::QueryParameter(QueryParameter {
             name: value::string(name),
@@ -513,7 +541,7 @@ fn faults(injected: &Fault) -> fault::HttpFault {
             .abort
             .as_ref()
             .map(|(abort, share)| fault::FaultAbort {
-                percentage: Some(value::fraction(*share)),
+                percentage: share.map(value::fraction),
                 error_type: Some(match abort {
                     Abort::Http(status) => ErrorType::HttpStatus(*status),
                     Abort::Grpc(status) => ErrorType::GrpcStatus(*status),

@@ -6,12 +6,14 @@
 use std::sync::LazyLock;
 
 use pilotfish_ir::Text;
+use pilotfish_ir::cluster::ProxyProtocol;
 use pilotfish_ir::tls::{
     CertificateFiles, ClientCheck, CustomTls, DownstreamMutual, DownstreamTls, MutualTls,
     SecretSource, ServerTls, TlsLimits, TlsVersion, UpstreamTls,
 };
 use pilotfish_protos::envoy::config::cluster::v3::cluster::TransportSocketMatch;
 use pilotfish_protos::envoy::config::core::v3::{self as core, TransportSocket};
+use pilotfish_protos::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use pilotfish_protos::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
 use pilotfish_protos::envoy::extensions::transport_sockets::tls::v3::{
     self as tls, CommonTlsContext,
@@ -21,8 +23,8 @@ use pilotfish_protos::google::protobuf as g;
 use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
 use tls::tls_parameters::TlsProtocol;
 
-use crate::Dialect;
-use crate::value;
+use crate::dialect::Extension;
+use crate::{Dialect, value};
 
 /// Where the agent serves secrets.
 const AGENT_CLUSTER: &str = "sds-grpc";
@@ -56,7 +58,55 @@ pub(crate) enum Upstream {
     ByEndpoint(Vec<TransportSocketMatch>),
 }
 
-pub(crate) fn upstream(security: &UpstreamTls, dialect: &Dialect) -> Upstream {
+pub(crate) fn upstream(
+    security: &UpstreamTls,
+    header: Option<ProxyProtocol>,
+    dialect: &Dialect,
+) -> Upstream {
+    let Some(version) = header.filter(|_| dialect.has(Extension::UpstreamProxyProtocol)) else {
+        return secured(security, dialect);
+    };
+    match secured(security, dialect) {
+        Upstream::Plain => {
+            // Named as Istio's proxy is told, which goes by the type.
+            let plain = TransportSocket {
+                name: "raw_buffer".to_owned(),
+                ..PLAIN.clone()
+            };
+            Upstream::Always(with_header(plain, version))
+        }
+        Upstream::Always(socket) => Upstream::Always(with_header(socket, version)),
+        Upstream::ByEndpoint(mut matches) => {
+            for m in &mut matches {
+                m.transport_socket = m.transport_socket.take().map(|s| with_header(s, version));
+            }
+            Upstream::ByEndpoint(matches)
+        }
+    }
+}
+
+/// A socket that sends a PROXY header first.
+fn with_header(inner: TransportSocket, version: ProxyProtocol) -> TransportSocket {
+    use core::proxy_protocol_config::Version;
+    let version = match version {
+        ProxyProtocol::V1 => Version::V1,
+        ProxyProtocol::V2 => Version::V2,
+    };
+    let config = ProxyProtocolUpstreamTransport {
+        config: Some(core::ProxyProtocolConfig {
+            version: version.into(),
+            ..Default::default()
+        }),
+        transport_socket: Some(inner),
+        ..Default::default()
+    };
+    socket(
+        "envoy.transport_sockets.upstream_proxy_protocol",
+        pilotfish_protos::any(&config),
+    )
+}
+
+fn secured(security: &UpstreamTls, dialect: &Dialect) -> Upstream {
     match security {
         UpstreamTls::None => Upstream::Plain,
         UpstreamTls::AutoMutual(_) | UpstreamTls::Mutual(_) if !dialect.mesh_identity() => {
@@ -225,10 +275,12 @@ fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsConte
     if let Some(certificate) = &custom.certificate {
         set_certificate(&mut common, certificate, dialect);
     }
-    common.validation_context_type = Some(match &custom.roots {
-        Some(roots) if !custom.insecure_skip_verify => {
-            validation(roots, &custom.subject_alt_names, dialect)
-        }
+    common.validation_context_type = (!custom.silent).then(|| match &custom.roots {
+        Some(roots) if !custom.insecure_skip_verify => revoking(
+            validation(roots, &custom.subject_alt_names, dialect),
+            custom.revoked.as_deref(),
+            dialect,
+        ),
         // Present and empty: whatever the server shows is accepted.
         _ => ValidationContextType::ValidationContext(tls::CertificateValidationContext::default()),
     });
@@ -237,6 +289,29 @@ fn custom_client(custom: &CustomTls, dialect: &Dialect) -> tls::UpstreamTlsConte
         sni: custom.sni.clone(),
         ..Default::default()
     }
+}
+
+/// The same validation with a list of revoked certificates. A proxy that cannot be told of files is not told of this one:
+/// it would refuse the cluster.
+fn revoking(
+    mut rules: ValidationContextType,
+    file_name: Option<&str>,
+    dialect: &Dialect,
+) -> ValidationContextType {
+    let Some(path) = file_name.filter(|_| dialect.mesh_identity() || dialect.reads_files()) else {
+        return rules;
+    };
+    let context = match &mut rules {
+        ValidationContextType::ValidationContext(context) => Some(context),
+        ValidationContextType::CombinedValidationContext(combined) => {
+            combined.default_validation_context.as_mut()
+        }
+        _ => None,
+    };
+    if let Some(context) = context {
+        context.crl = Some(file(path));
+    }
+    rules
 }
 
 /// The workload's certificate, and the mesh's roots with the names accepted.

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use pilotfish_ir::endpoint::Address;
-use pilotfish_ir::{Millionths, Millis, Text};
+use pilotfish_ir::{Millis, Share, Text};
 use pilotfish_protos::envoy::config::core::v3 as core;
 use pilotfish_protos::envoy::r#type::v3 as kind;
 use pilotfish_protos::google::protobuf as g;
@@ -74,10 +74,15 @@ pub(crate) fn string(text: &Text) -> String {
 }
 
 /// A share as a fraction of a million.
-pub(crate) fn fraction(share: Millionths) -> kind::FractionalPercent {
+pub(crate) fn fraction(share: Share) -> kind::FractionalPercent {
+    use kind::fractional_percent::DenominatorType as Of;
+    let (numerator, of) = match share {
+        Share::Percent(percent) => (percent, Of::Hundred),
+        Share::Millionths(parts) => (parts.0, Of::Million),
+    };
     kind::FractionalPercent {
-        numerator: share.0,
-        denominator: kind::fractional_percent::DenominatorType::Million.into(),
+        numerator,
+        denominator: of.into(),
     }
 }
 

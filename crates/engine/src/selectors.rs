@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use pilotfish_config::Object;
 use pilotfish_config::mesh::MeshConfig;
-use pilotfish_config::networking::{
-    DestinationRule, Gateway, LocalityLoadBalancerSetting, Sidecar, VirtualService,
-};
+use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
 use pilotfish_mesh::Text;
 
 /// Label keys with the number of selectors that read them.
@@ -14,9 +12,17 @@ use pilotfish_mesh::Text;
 pub(crate) struct Selectors(BTreeMap<Text, usize>);
 
 /// Labels that endpoints are compared with.
-fn priorities(setting: Option<&LocalityLoadBalancerSetting>) -> impl Iterator<Item = &str> {
-    let all = setting.into_iter().flat_map(|l| &l.failover_priority);
+fn priorities(written: Option<&Vec<String>>) -> impl Iterator<Item = &str> {
+    let all = written.into_iter().flatten();
     all.map(|p| p.split_once('=').map_or(p.as_str(), |(k, _)| k))
+}
+
+fn of_mesh(mesh: &MeshConfig) -> Vec<&str> {
+    let localities = mesh.locality_lb_setting.as_ref();
+    let zones = mesh.zone_aware_lb_setting.as_ref();
+    priorities(localities.map(|l| &l.failover_priority))
+        .chain(priorities(zones.map(|z| &z.failover_priority)))
+        .collect()
 }
 
 fn keys(object: &Object) -> Vec<&str> {
@@ -48,7 +54,11 @@ fn keys(object: &Object) -> Vec<&str> {
                     .filter_map(|l| l.load_balancer.as_ref()),
             )
         });
-        out.extend(balancers.flat_map(|b| priorities(b.locality_lb_setting.as_ref())));
+        out.extend(balancers.flat_map(|b| {
+            let zones = b.zone_aware_lb_setting.as_ref();
+            priorities(b.locality_lb_setting.as_ref().map(|l| &l.failover_priority))
+                .chain(priorities(zones.map(|z| &z.failover_priority)))
+        }));
     } else if let Some(v) = object.get::<VirtualService>() {
         out.extend(
             v.http
@@ -87,10 +97,7 @@ impl Selectors {
 
     /// Replaces what the mesh's own configuration reads. True if the set of labels changed.
     pub(crate) fn replace_mesh(&mut self, old: &MeshConfig, new: &MeshConfig) -> bool {
-        self.exchange(
-            priorities(old.locality_lb_setting.as_ref()).collect(),
-            priorities(new.locality_lb_setting.as_ref()).collect(),
-        )
+        self.exchange(of_mesh(old), of_mesh(new))
     }
 
     fn exchange(&mut self, old: Vec<&str>, new: Vec<&str>) -> bool {

@@ -1,7 +1,7 @@
 //! Upstreams.
 
 use crate::tls::UpstreamTls;
-use crate::{ClusterName, EndpointSet, Millis, Text};
+use crate::{ClusterName, EndpointSet, Millis, Real, Text};
 
 /// One upstream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,10 @@ pub struct Cluster {
     pub http: UpstreamHttp,
     /// Transport security.
     pub tls: UpstreamTls,
+    /// The upstream is not of the mesh and must not be offered the mesh's protocols.
+    pub foreign_alpn: bool,
+    /// Connections begin with a PROXY header.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Peer metadata is exchanged on TCP connections.
     pub metadata_exchange: bool,
     /// Source address of upstream connections (the inbound side marks its own connections this way).
@@ -120,14 +124,31 @@ pub enum DnsFamily {
 pub struct Balancing {
     /// The algorithm.
     pub policy: Policy,
-    /// Locality weights are honoured.
-    pub locality_weighted: bool,
+    /// How places take part.
+    pub places: Places,
     /// Send to all endpoints if too few are healthy: percentage, `None` leaves Envoy's default.
     pub panic_threshold: Option<u32>,
     /// Slow start of new endpoints.
     pub warmup: Option<Warmup>,
     /// The block is written even if all its fields are default (the inbound side).
     pub explicit_common: bool,
+}
+
+/// How places take part in the choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Places {
+    /// Not at all.
+    #[default]
+    Ignored,
+    /// By the weight of each.
+    Weighted,
+    /// The client's own zone as far as its share of the clients allows.
+    Zones {
+        /// The user switched it off.
+        off: bool,
+        /// Fewest endpoints with which it is done.
+        minimum: Option<u32>,
+    },
 }
 
 /// Load balancing algorithms.
@@ -157,11 +178,11 @@ pub enum Policy {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Warmup {
     /// Length of the window.
-    pub window: Millis,
+    pub window: Option<Millis>,
     /// Lowest weight share at the start, percent.
-    pub minimum_percent: Option<u32>,
-    /// Aggression in thousandths.
-    pub aggression: Option<u32>,
+    pub minimum_percent: Option<Real>,
+    /// How fast traffic grows.
+    pub aggression: Option<Real>,
 }
 
 /// Connection limits and timeouts. `None` of a limit means unlimited.
@@ -177,18 +198,42 @@ pub struct ConnectionPool {
     pub max_requests: Option<u32>,
     /// Most retries in flight.
     pub max_retries: Option<u32>,
+    /// Most retries in flight, in proportion to the requests; overrules the fixed number.
+    pub retry_budget: Option<RetryBudget>,
     /// Counters of what is left are kept.
     pub track_remaining: bool,
     /// Requests on one connection before it is closed.
     pub max_requests_per_connection: Option<u32>,
     /// Most streams on one HTTP/2 connection.
     pub max_concurrent_streams: Option<u32>,
+    /// HTTP/2 connections are pinged.
+    pub http2_keepalive: Option<Ping>,
     /// HTTP idle timeout.
     pub idle_timeout: Option<Millis>,
     /// Longest life of a connection.
     pub max_duration: Option<Millis>,
     /// TCP keepalive.
     pub keepalive: Option<Keepalive>,
+}
+
+/// Pings on HTTP/2 connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ping {
+    /// Time between them.
+    pub interval: Option<Millis>,
+    /// Time to wait for the answer.
+    pub timeout: Option<Millis>,
+}
+
+/// Retries allowed in proportion to the requests in flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RetryBudget {
+    /// Share of the requests, percent.
+    pub percent: Real,
+    /// Retries always allowed.
+    pub minimum: u32,
+    /// Time over which requests are counted; `None`: those in flight.
+    pub interval: Option<Millis>,
 }
 
 /// TCP keepalive.
@@ -219,6 +264,15 @@ pub struct OutlierDetection {
     pub base_ejection: Option<Millis>,
     /// Largest share ejected, percent.
     pub max_ejection_percent: Option<u32>,
+}
+
+/// Versions of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProxyProtocol {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// HTTP version spoken upstream.

@@ -37,14 +37,46 @@ impl From<std::time::Duration> for Millis {
     }
 }
 
+/// A number as the user wrote it, equal to another if their bits are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Real(u64);
+
+impl From<f64> for Real {
+    fn from(value: f64) -> Self {
+        Self(value.to_bits())
+    }
+}
+
+impl From<Real> for f64 {
+    fn from(value: Real) -> Self {
+        Self::from_bits(value.0)
+    }
+}
+
+/// A share of traffic, in the unit in which it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Share {
+    /// Whole percents.
+    Percent(u32),
+    /// Finer.
+    Millionths(Millionths),
+}
+
+impl Share {
+    /// No traffic at all.
+    pub fn is_none(self) -> bool {
+        matches!(self, Self::Percent(0) | Self::Millionths(Millionths(0)))
+    }
+}
+
 /// A share of traffic in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Millionths(pub u32);
 
 impl Millionths {
-    /// From a percentage; what is outside 0..=100 is clamped.
+    /// From a percentage; what is outside 0..=100 is clamped, what is finer is cut off.
     #[allow(clippy::cast_sign_loss, reason = "clamped to 0..=100 before the cast")]
     pub fn from_percent(p: f64) -> Self {
-        Self((p.clamp(0.0, 100.0) * 10_000.0).round() as u32)
+        Self((p.clamp(0.0, 100.0) * 10_000.0) as u32)
     }
 }

@@ -145,12 +145,23 @@ pub struct Tcp {
     pub max_duration: Option<Millis>,
     /// Consistent hashing hashes the source address.
     pub hash_source_ip: bool,
+    /// The stream is sent through an HTTP tunnel.
+    pub tunnel: Option<Tunnel>,
     /// What the bytes are, where Envoy can count them.
     pub codec: TcpCodec,
     /// Which side's statistics are kept.
     pub side: Side,
     /// The server name is resolved when it comes; port of the upstream.
     pub forward_by_sni: Option<DnsCache>,
+}
+
+/// An HTTP tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// Where its far end connects to, `host:port`.
+    pub to: Text,
+    /// It is asked for with POST instead of CONNECT.
+    pub post: bool,
 }
 
 /// Protocols Envoy can count.

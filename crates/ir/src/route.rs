@@ -1,6 +1,6 @@
 //! HTTP routing.
 
-use crate::{ClusterName, Millionths, Millis, Text};
+use crate::{ClusterName, Millis, Share, Text};
 
 /// A route table without its virtual hosts, which are emitted one by one and spliced in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +64,8 @@ pub struct RouteMatch {
     pub headers: Vec<HeaderMatch>,
     /// Query parameters.
     pub query: Vec<QueryMatch>,
+    /// Claims of the token the request was authenticated by.
+    pub claims: Vec<ClaimMatch>,
 }
 
 impl RouteMatch {
@@ -75,6 +77,7 @@ impl RouteMatch {
             explicit_case: false,
             headers: Vec::new(),
             query: Vec::new(),
+            claims: Vec::new(),
         }
     }
 }
@@ -125,6 +128,17 @@ pub struct QueryMatch {
     pub name: Text,
     /// Value; `None`: it must be present.
     pub value: Option<StringMatch>,
+}
+
+/// A condition on a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimMatch {
+    /// Its name, and those of claims within it.
+    pub path: Vec<Text>,
+    /// Value, or one of the values of a list.
+    pub value: StringMatch,
+    /// The condition must not hold.
+    pub invert: bool,
 }
 
 /// What a route does.
@@ -228,7 +242,7 @@ pub struct Mirror {
     /// Where it goes.
     pub cluster: ClusterName,
     /// How much of it.
-    pub share: Millionths,
+    pub share: Share,
     /// The mirror's host is not given a suffix.
     pub disable_shadow_suffix: bool,
 }
@@ -249,8 +263,8 @@ pub enum HashPolicy {
         /// Further attributes of a cookie that is made: name and value.
         attributes: Vec<(Text, Text)>,
     },
-    /// The source address.
-    SourceIp,
+    /// The source address, or (false) nothing.
+    SourceIp(bool),
     /// A query parameter.
     Query(Text),
 }
@@ -309,9 +323,9 @@ pub struct HeaderEdit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// Delay and its share.
-    pub delay: Option<(Millis, Millionths)>,
-    /// Abort and its share.
-    pub abort: Option<(Abort, Millionths)>,
+    pub delay: Option<(Millis, Share)>,
+    /// Abort and its share; without one it never happens.
+    pub abort: Option<(Abort, Option<Share>)>,
 }
 
 /// How a request is aborted.

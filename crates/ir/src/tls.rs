@@ -27,6 +27,17 @@ pub struct MutualTls {
     pub identities: Vec<Text>,
     /// HTTP/2 is offered.
     pub http2: bool,
+    /// What an HTTP request decides about its connection.
+    pub by_request: ByRequest,
+}
+
+/// What an HTTP request decides about the TLS of its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ByRequest {
+    /// Its host is the server name sent.
+    pub sni: bool,
+    /// Its host must be in the certificate.
+    pub san: bool,
 }
 
 /// TLS origination.
@@ -40,12 +51,18 @@ pub struct CustomTls {
     pub certificate: Option<SecretSource>,
     /// Where the roots come from; `None`: the server is not verified.
     pub roots: Option<SecretSource>,
+    /// File with revoked certificates.
+    pub revoked: Option<Text>,
     /// ALPN offered.
     pub alpn: Vec<Text>,
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
     /// Limits on what is negotiated.
     pub limits: TlsLimits,
+    /// Nothing is said about the server's certificate, not even that any will do.
+    pub silent: bool,
+    /// What an HTTP request decides about its connection.
+    pub by_request: ByRequest,
 }
 
 /// Where a key, certificate or root comes from.

@@ -9,9 +9,8 @@ use pilotfish_config::networking::{
 };
 use pilotfish_ir::listener::{
     Chain, ChainMatch, ClientCert, DnsCache, EscapedSlashes, Handler, Http, Routes, Side, Tcp,
-    TcpCodec, Tracing, Transport,
+    TcpCodec, Tracing, Transport, Tunnel,
 };
-use pilotfish_ir::route::HashPolicy;
 use pilotfish_ir::{ClusterName, Millis};
 use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, host};
 
@@ -31,6 +30,7 @@ pub(crate) fn tcp_to(cluster: ClusterName, side: Side) -> Tcp {
         idle_timeout: None,
         max_duration: None,
         hash_source_ip: false,
+        tunnel: None,
         codec: TcpCodec::Raw,
         side,
         forward_by_sni: None,
@@ -209,14 +209,14 @@ fn default_tcp_chain(
     )
 }
 
-/// What the rule of a destination says about byte streams to it: the rule as a whole, and the subset's balancing.
+/// What the rule of a destination says about byte streams to it: the rule as a whole, and the subset's balancing and tunnel.
 fn limit(reader: &Reader<'_>, client: &Client, tcp: &mut Tcp, service: &Service, subset: &str) {
     tcp.idle_timeout = client.conduct.idle_timeout;
     let Some(rule) = policy::rule(reader, client, service) else {
         return;
     };
-    let whole = rule.spec.traffic_policy.as_ref();
-    let settings = whole
+    let level = rule.spec.traffic_policy.as_ref();
+    let settings = level
         .and_then(|p| p.connection_pool.as_ref())
         .and_then(|p| p.tcp.as_ref());
     tcp.idle_timeout = settings
@@ -226,12 +226,15 @@ fn limit(reader: &Reader<'_>, client: &Client, tcp: &mut Tcp, service: &Service,
     tcp.max_duration = settings
         .and_then(|t| t.max_connection_duration)
         .map(|d| d.get().into());
-    let balancing = rule
-        .subset(subset)
-        .and_then(|s| s.traffic_policy.as_ref())
-        .and_then(|p| p.load_balancer.as_ref())
-        .or_else(|| whole.and_then(|p| p.load_balancer.as_ref()));
-    tcp.hash_source_ip = policy::hash_policy(balancing) == Some(HashPolicy::SourceIp);
+    tcp.hash_source_ip = policy::hashes_source(&rule, subset);
+    tcp.tunnel = policy::tunnel(&rule, subset).map(|t| Tunnel {
+        to: if t.target_host.contains(':') {
+            Text::from(format!("[{}]:{}", t.target_host, t.target_port))
+        } else {
+            Text::from(format!("{}:{}", t.target_host, t.target_port))
+        },
+        post: t.protocol == "POST",
+    });
 }
 
 /// Bytes to a service, or a subset of it, that only the server name tells from others.
@@ -255,6 +258,8 @@ pub(crate) fn by_sni(
         tcp.stat_prefix = said;
     }
     limit(reader, client, &mut tcp, service, subset);
+    // What arrives here is on its way through already.
+    tcp.tunnel = None;
     tcp
 }
 

@@ -1,18 +1,20 @@
 //! Upstreams a client may reach.
 
-use pilotfish_config::networking::{ClientTlsMode, ClientTlsSettings, Subset, TrafficPolicy};
+use pilotfish_config::networking::{ProxyProtocolVersion, SimpleLb, Subset, TrafficPolicy};
 use pilotfish_ir::cluster::{
-    AnyHost, Balancing, Discovery, DnsFamily, Policy, ServiceRef, UpstreamHttp,
+    AnyHost, Balancing, Discovery, DnsFamily, Places, Policy, ProxyProtocol, ServiceRef,
+    UpstreamHttp,
 };
-use pilotfish_ir::tls::{CustomTls, MutualTls, SecretSource, TlsLimits, UpstreamTls};
+use pilotfish_ir::tls::UpstreamTls;
 use pilotfish_ir::{Cluster, ClusterName, EndpointSet, Millis};
+use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Port, Reader, Registry, Resolution, Service, ServiceId};
 
 use crate::policy::{self, Rule};
 use crate::visibility::Elsewhere;
 use crate::{
     Client, ClusterScope, EndpointScope, Families, ProxyKind, Text, endpoint, locality, network,
-    visibility,
+    upstream_tls, visibility,
 };
 
 /// Clusters every proxy has.
@@ -30,7 +32,7 @@ pub fn fixed(reader: &Reader<'_>, scope: &ClusterScope) -> Vec<Cluster> {
                 keep_forever: false,
             },
         );
-        passthrough(&mut c, &scope.client);
+        passthrough(reader, &mut c, &scope.client);
         c.metadata_exchange = true;
         out.push(c);
     }
@@ -47,23 +49,16 @@ fn any_host(reader: &Reader<'_>, scope: &ClusterScope) -> Cluster {
         ClusterName::AnyHost,
         Discovery::AnyHost(any_host_cache(reader, &scope.client)),
     );
-    passthrough(&mut c, &scope.client);
+    passthrough(reader, &mut c, &scope.client);
     c.metadata_exchange = true;
     let settings = reader
         .mesh()
         .outbound_traffic_policy
         .as_ref()
         .and_then(|p| p.tls.as_ref());
-    c.tls = match settings {
-        Some(t) if t.mode == ClientTlsMode::IstioMutual => UpstreamTls::Mutual(MutualTls {
-            sni: t.sni.clone(),
-            identities: names(&t.subject_alt_names),
-            http2: false,
-        }),
-        Some(t) if t.mode != ClientTlsMode::Disable => UpstreamTls::Custom(custom(t, &[], false)),
-        _ => UpstreamTls::None,
-    };
-    tls_defaults(reader, &mut c.tls);
+    if let Some(t) = settings {
+        c.tls = upstream_tls::any_host(reader, t);
+    }
     c
 }
 
@@ -83,11 +78,18 @@ pub(crate) fn any_host_cache(reader: &Reader<'_>, client: &Client) -> AnyHost {
 }
 
 /// What a cluster that forwards to the original destination has in common.
-pub(crate) fn passthrough(c: &mut Cluster, client: &Client) {
+pub(crate) fn passthrough(reader: &Reader<'_>, c: &mut Cluster, client: &Client) {
+    let defaults = reader.mesh().default_traffic_policy.as_ref();
     c.preserve_case = client.conduct.preserves_case();
     c.balancing.policy = Policy::ClusterProvided;
     c.http = UpstreamHttp::Downstream;
+    c.pool = policy::pool(reader, defaults.and_then(|d| d.connection_pool.as_ref()));
+    // What is spoken is not known, so limits of HTTP connections are not the mesh's.
     c.pool.idle_timeout = Some(Millis::secs(300));
+    c.pool.max_duration = None;
+    c.pool.max_requests_per_connection = None;
+    c.pool.max_concurrent_streams = None;
+    c.pool.http2_keepalive = None;
 }
 
 /// A cluster without any policy.
@@ -101,7 +103,7 @@ pub(crate) fn bare(reader: &Reader<'_>, name: ClusterName, discovery: Discovery)
         discovery,
         balancing: Balancing {
             policy: Policy::RoundRobin,
-            locality_weighted: false,
+            places: Places::Ignored,
             panic_threshold: None,
             warmup: None,
             explicit_common: false,
@@ -110,6 +112,8 @@ pub(crate) fn bare(reader: &Reader<'_>, name: ClusterName, discovery: Discovery)
         outlier: None,
         http: UpstreamHttp::Default,
         tls: UpstreamTls::None,
+        foreign_alpn: false,
+        proxy_protocol: None,
         metadata_exchange: false,
         source_address: None,
         extra_source_addresses: Vec::new(),
@@ -129,9 +133,21 @@ pub fn outbound(reader: &Reader<'_>, scope: &ClusterScope, id: &ServiceId) -> Ve
     let rule = policy::rule(reader, &scope.client, service);
     let mut out = Vec::new();
     for port in visibility::ports(reader, &scope.client, service) {
-        out.extend(one(reader, scope, service, port, rule, None));
-        for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
-            out.extend(one(reader, scope, service, port, rule, Some(subset)));
+        let upstream = Upstream {
+            reader,
+            scope,
+            service,
+            port,
+            rule: rule.as_ref(),
+        };
+        let Some(whole) = upstream.cluster(None) else {
+            continue;
+        };
+        out.push(whole);
+        // Names resolved on demand have no labels to choose by.
+        if service.resolution != Resolution::DynamicDns {
+            let subsets = rule.iter().flat_map(|r| &r.spec.subsets);
+            out.extend(subsets.filter_map(|s| upstream.cluster(Some(s))));
         }
     }
     if !service.mesh_external && network::passes_on(reader, &scope.client) {
@@ -146,108 +162,222 @@ fn by_sni(c: &Cluster) -> Cluster {
     let mut out = c.clone();
     out.name = c.name.by_sni();
     out.tls = UpstreamTls::None;
+    out.proxy_protocol = None;
     out
 }
 
-fn one(
-    reader: &Reader<'_>,
-    scope: &ClusterScope,
-    service: &Service,
-    port: &Port,
-    rule: Option<Rule<'_>>,
-    subset: Option<&Subset>,
-) -> Option<Cluster> {
-    let name = ClusterName::Outbound {
-        port: port.number,
-        subset: subset
-            .map(|s| Text::from(s.name.as_str()))
-            .unwrap_or_default(),
-        host: service.id.host.clone(),
-    };
-    let policy = policy::effective(rule, subset, port.number);
-    let lb = policy.load_balancer.as_ref();
-    let algorithm = policy::algorithm(lb);
-    let discovery = match discovery(reader, scope, service, port, &policy, subset, &name)? {
-        Discovery::DynamicDns { host, family } => Discovery::DynamicDns { host, family },
-        _ if algorithm.is_none() => Discovery::OriginalDst {
-            use_http_header: false,
-            port_override: None,
-            keep_forever: false,
-        },
-        d => d,
-    };
-    let dynamic = matches!(discovery, Discovery::DynamicDns { .. });
-    let provided = dynamic || matches!(discovery, Discovery::OriginalDst { .. });
-    let outlier = policy.outlier_detection.as_ref();
-    let panic = outlier
-        .map(|o| o.min_health_percent)
-        .filter(|p| *p > 0)
-        .and_then(|p| u32::try_from(p).ok())
-        .or(Some(0));
-    let weighted =
-        locality::preference(reader, lb, service).is_some_and(|p| p.weighted(outlier.is_some()));
+const ORIGINAL_DESTINATION: Discovery = Discovery::OriginalDst {
+    use_http_header: false,
+    port_override: None,
+    keep_forever: false,
+};
 
-    let mut c = bare(reader, name, discovery);
-    if !dynamic {
-        c.services = vec![ServiceRef {
+/// One port of a service, seen by one client.
+pub(crate) struct Upstream<'a, 'w> {
+    pub(crate) reader: &'a Reader<'w>,
+    pub(crate) scope: &'a ClusterScope,
+    pub(crate) service: &'a Service,
+    pub(crate) port: &'a Port,
+    pub(crate) rule: Option<&'a Rule<'w>>,
+}
+
+fn passes_through(level: Option<&TrafficPolicy>) -> bool {
+    level
+        .and_then(|p| p.load_balancer.as_ref())
+        .is_some_and(|lb| lb.simple == Some(SimpleLb::Passthrough))
+}
+
+impl Upstream<'_, '_> {
+    fn cluster(&self, subset: Option<&Subset>) -> Option<Cluster> {
+        let (reader, service) = (self.reader, self.service);
+        let policy = policy::of_cluster(reader, self.rule, subset, self.port.number);
+        let lb = policy.load_balancer.as_ref();
+        let name = ClusterName::Outbound {
+            port: self.port.number,
+            subset: subset
+                .map(|s| Text::from(s.name.as_str()))
+                .unwrap_or_default(),
             host: service.id.host.clone(),
-            name: service.name.clone(),
-            namespace: service.id.namespace.clone(),
-        }];
+        };
+        let algorithm = policy::algorithm(lb);
+        let discovery = self.discovery(&policy, subset, &name)?;
+        let dynamic = matches!(discovery, Discovery::DynamicDns { .. });
+        let provided = dynamic || matches!(discovery, Discovery::OriginalDst { .. });
+
+        let mut c = bare(reader, name, discovery);
+        if !dynamic {
+            c.services = vec![ServiceRef {
+                host: service.id.host.clone(),
+                name: service.name.clone(),
+                namespace: service.id.namespace.clone(),
+            }];
+        }
+        // Of subsets telemetry learns it from the service's own cluster.
+        c.external = service.mesh_external && subset.is_none();
+        c.rule = self.rule.map(Rule::path);
+        c.subset = subset.map(|s| Text::from(s.name.as_str()));
+        c.balancing = Balancing {
+            policy: match algorithm {
+                Some(algorithm) if !provided => algorithm,
+                _ => Policy::ClusterProvided,
+            },
+            places: if dynamic {
+                Places::Ignored
+            } else {
+                locality::preference(reader, lb, service).map_or(Places::Ignored, |p| {
+                    p.places(policy.outlier_detection.is_some())
+                })
+            },
+            panic_threshold: Some(self.panic_threshold(&policy)).filter(|_| !dynamic),
+            warmup: policy::warmup(lb),
+            explicit_common: false,
+        };
+        self.connect(&mut c, &policy);
+        c.outlier = policy.outlier_detection.as_ref().map(policy::outlier);
+        let own = match subset {
+            Some(s) => s.traffic_policy.as_ref(),
+            None => self.rule.and_then(|r| r.spec.traffic_policy.as_ref()),
+        };
+        c.tls = upstream_tls::security(self, subset, policy.tls.as_ref(), passes_through(own), &c);
+        c.foreign_alpn = policy.tls.as_ref().is_some_and(upstream_tls::is_users);
+        c.proxy_protocol = policy.proxy_protocol.as_ref().map(|p| match p.version {
+            ProxyProtocolVersion::V1 => ProxyProtocol::V1,
+            ProxyProtocolVersion::V2 => ProxyProtocol::V2,
+        });
+        let subset = subset.map_or("", |s| &s.name);
+        c.stat_name = outbound_stat(reader, service, self.port, subset);
+        c.metadata_exchange = true;
+        Some(c)
     }
-    c.external = service.mesh_external;
-    c.rule = rule.map(|r| r.path());
-    c.subset = subset.map(|s| Text::from(s.name.as_str()));
-    c.balancing = Balancing {
-        policy: if provided {
-            Policy::ClusterProvided
+
+    /// Limits of connections, and what is spoken on them.
+    fn connect(&self, c: &mut Cluster, policy: &TrafficPolicy) {
+        let pool = policy.connection_pool.as_ref();
+        c.pool = policy::pool(self.reader, pool);
+        c.pool.retry_budget = policy.retry_budget.as_ref().map(policy::retry_budget);
+        let protocol = self.port.protocol;
+        // A gateway's clients offer HTTP/2 whatever the upstream can do, so there detection decides nothing.
+        let may_be_http1 = protocol.is_http() && !protocol.is_http2() || protocol.is_auto();
+        c.preserve_case = may_be_http1 && self.scope.client.conduct.preserves_case();
+        let detected = protocol.is_auto() && self.scope.client.kind == ProxyKind::Sidecar;
+        c.http = if policy::as_client(pool) {
+            UpstreamHttp::Downstream
+        } else if protocol.is_http2() {
+            UpstreamHttp::Http2
+        } else if detected {
+            UpstreamHttp::Downstream
+        } else if c.preserve_case {
+            // Headers with case are HTTP/1.
+            UpstreamHttp::Default
+        } else if policy::upgrades(self.reader, pool, protocol.is_http()) {
+            UpstreamHttp::Http2
         } else {
-            algorithm.unwrap_or(Policy::LeastRequest)
-        },
-        locality_weighted: weighted && !dynamic,
-        panic_threshold: panic.filter(|_| !dynamic),
-        warmup: policy::warmup(lb),
-        explicit_common: false,
-    };
-    let pool = policy.connection_pool.as_ref();
-    c.pool = policy::pool(reader, pool);
-    c.outlier = outlier.map(policy::outlier);
-    let as_client = pool
-        .and_then(|p| p.http.as_ref())
-        .is_some_and(|h| h.use_client_protocol);
-    let may_be_http1 =
-        port.protocol.is_http() && !port.protocol.is_http2() || port.protocol.is_auto();
-    c.preserve_case = may_be_http1 && scope.client.conduct.preserves_case();
-    // Gateways offer HTTP/2 to all clients, so what a client speaks says nothing of the server.
-    let detects = port.protocol.is_auto() && scope.client.kind == ProxyKind::Sidecar;
-    let upgrades = || policy::upgrades(reader, pool, port.protocol.is_http());
-    c.http = if as_client {
-        UpstreamHttp::Downstream
-    } else if port.protocol.is_http2() {
-        UpstreamHttp::Http2
-    } else if detects {
-        UpstreamHttp::Downstream
-    } else if c.preserve_case {
-        // Headers with case are HTTP/1.
-        UpstreamHttp::Default
-    } else if upgrades() {
-        UpstreamHttp::Http2
-    } else {
-        UpstreamHttp::Default
-    };
-    c.stat_name = outbound_stat(reader, service, port, subset.map_or("", |s| &s.name));
-    c.tls = tls(
-        reader,
-        scope,
-        service,
-        port,
-        subset,
-        policy.tls.as_ref(),
-        &c,
-    );
-    tls_defaults(reader, &mut c.tls);
-    c.metadata_exchange = true;
-    Some(c)
+            UpstreamHttp::Default
+        };
+    }
+
+    /// Below this share of healthy endpoints all are used. Clients that are to prefer near endpoints are told of unhealthy
+    /// ones, which must never be used.
+    fn panic_threshold(&self, policy: &TrafficPolicy) -> u32 {
+        if self.service.traffic_distribution != TrafficDistribution::Any {
+            return 0;
+        }
+        let written = policy
+            .outlier_detection
+            .as_ref()
+            .map_or(0, |o| o.min_health_percent);
+        u32::try_from(written).unwrap_or(0)
+    }
+
+    fn discovery(
+        &self,
+        policy: &TrafficPolicy,
+        subset: Option<&Subset>,
+        name: &ClusterName,
+    ) -> Option<Discovery> {
+        let service = self.service;
+        let original = Discovery::OriginalDst {
+            use_http_header: false,
+            port_override: service.passthrough_ports.get(&self.port.number).copied(),
+            keep_forever: false,
+        };
+        // Subsets of a cluster that takes the original destination take it too, whatever they say.
+        if subset.is_some() && self.takes_original(subset) {
+            return Some(original);
+        }
+        let declared = match service.resolution {
+            Resolution::ClientSide => Discovery::Eds,
+            Resolution::Passthrough
+                if visibility::uses_eds(self.reader, &self.scope.client, service) =>
+            {
+                Discovery::Eds
+            }
+            Resolution::Passthrough => return Some(original),
+            Resolution::DynamicDns => {
+                return Some(Discovery::DynamicDns {
+                    host: service.id.host.clone(),
+                    family: dns_family(self.scope.client.families),
+                });
+            }
+            Resolution::Dns | Resolution::DnsRoundRobin => self.dns(policy, subset, name)?,
+            Resolution::Alias => return None,
+        };
+        Some(
+            if policy::algorithm(policy.load_balancer.as_ref()).is_none() {
+                ORIGINAL_DESTINATION
+            } else {
+                declared
+            },
+        )
+    }
+
+    /// Whether a subset's cluster is one for original destinations: its service's is, or its own policy says so.
+    fn takes_original(&self, subset: Option<&Subset>) -> bool {
+        let whole = policy::effective(self.rule, None, self.port.number);
+        passes_through(Some(&whole))
+            || passes_through(subset.and_then(|s| s.traffic_policy.as_ref()))
+    }
+
+    fn dns(
+        &self,
+        policy: &TrafficPolicy,
+        subset: Option<&Subset>,
+        name: &ClusterName,
+    ) -> Option<Discovery> {
+        let (reader, service) = (self.reader, self.service);
+        let view = EndpointScope {
+            client: self.scope.client.clone(),
+            locality: self.scope.locality.clone(),
+            network: self.scope.network.clone(),
+            cluster: Text::default(),
+            node: Text::default(),
+            view: std::collections::BTreeSet::new(),
+        };
+        let mutual = policy::tls_mode(self.rule, subset, self.port.number);
+        let chosen = endpoint::Chosen {
+            policy,
+            subset,
+            mutual,
+        };
+        let groups = endpoint::groups(reader, &view, service, self.port, &chosen, true);
+        if groups.is_empty() {
+            return None;
+        }
+        Some(Discovery::Dns {
+            endpoints: EndpointSet {
+                cluster: name.clone(),
+                groups,
+                overprovisioning: None,
+                with_health: false,
+            },
+            logical: service.resolution == Resolution::DnsRoundRobin,
+            family: dns_family(self.scope.client.families),
+            refresh: reader
+                .mesh()
+                .dns_refresh_rate
+                .map_or(Millis::secs(60), |d| d.get().into()),
+        })
+    }
 }
 
 /// The name the mesh gives a destination in statistics, if it says how names are made.
@@ -301,205 +431,10 @@ pub(crate) fn fill(
         .replace("%SERVICE_PORT_NAME%", port_name)
 }
 
-fn discovery(
-    reader: &Reader<'_>,
-    scope: &ClusterScope,
-    service: &Service,
-    port: &Port,
-    policy: &TrafficPolicy,
-    subset: Option<&Subset>,
-    name: &ClusterName,
-) -> Option<Discovery> {
-    if visibility::uses_eds(reader, &scope.client, service) {
-        return Some(Discovery::Eds);
-    }
-    Some(match service.resolution {
-        Resolution::ClientSide => Discovery::Eds,
-        Resolution::Passthrough => Discovery::OriginalDst {
-            use_http_header: false,
-            port_override: service.passthrough_ports.get(&port.number).copied(),
-            keep_forever: false,
-        },
-        Resolution::DynamicDns => Discovery::DynamicDns {
-            host: service.id.host.clone(),
-            family: dns_family(scope.client.families),
-        },
-        Resolution::Dns | Resolution::DnsRoundRobin => {
-            let view = EndpointScope {
-                client: scope.client.clone(),
-                locality: scope.locality.clone(),
-                network: scope.network.clone(),
-                cluster: Text::default(),
-                node: Text::default(),
-                view: std::collections::BTreeSet::new(),
-            };
-            let groups = endpoint::groups(reader, &view, service, port, policy, subset, true);
-            if groups.is_empty() {
-                return None;
-            }
-            Discovery::Dns {
-                endpoints: EndpointSet {
-                    cluster: name.clone(),
-                    groups,
-                    overprovisioning: None,
-                    with_health: false,
-                },
-                logical: service.resolution == Resolution::DnsRoundRobin,
-                family: dns_family(scope.client.families),
-                refresh: reader
-                    .mesh()
-                    .dns_refresh_rate
-                    .map_or(Millis::secs(60), |d| d.get().into()),
-            }
-        }
-        Resolution::Alias => return None,
-    })
-}
-
 pub(crate) fn dns_family(families: Families) -> DnsFamily {
     match families {
         Families::V4 => DnsFamily::V4Only,
         Families::V6 => DnsFamily::V6Only,
         Families::Dual => DnsFamily::All,
-    }
-}
-
-/// The server name the mesh's mutual TLS sends: it names the cluster, with characters a host name may have.
-pub fn mesh_sni(port: u16, subset: &str, host: &str) -> String {
-    format!("outbound_.{port}_.{subset}_.{host}")
-}
-
-fn tls(
-    reader: &Reader<'_>,
-    scope: &ClusterScope,
-    service: &Service,
-    port: &Port,
-    subset: Option<&Subset>,
-    settings: Option<&ClientTlsSettings>,
-    c: &Cluster,
-) -> UpstreamTls {
-    let http2 = c.http == UpstreamHttp::Http2;
-    let mesh = |sni: &str, sans: &[String]| MutualTls {
-        sni: if sni.is_empty() {
-            mesh_sni(
-                port.number,
-                subset.map_or("", |s| &s.name),
-                &service.id.host,
-            )
-        } else {
-            sni.to_owned()
-        },
-        identities: if sans.is_empty() {
-            reader.identities(&service.id).to_vec()
-        } else {
-            sans.iter().map(|s| Text::from(s.as_str())).collect()
-        },
-        http2,
-    };
-    // Certificates the proxy brings stand in for the mesh's, whatever the rule says of certificates.
-    let own = |sni: &str, names: Vec<Text>, insecure: bool| {
-        let file = |f: &Option<Text>| f.clone().map(SecretSource::File);
-        CustomTls {
-            sni: sni.to_owned(),
-            subject_alt_names: names,
-            certificate: file(&scope.files.certificate),
-            roots: file(&scope.files.roots)
-                .or_else(|| Some(SecretSource::File(Text::from("file-root:system")))),
-            alpn: if http2 {
-                vec![Text::from("h2")]
-            } else {
-                Vec::new()
-            },
-            insecure_skip_verify: insecure,
-            limits: TlsLimits::default(),
-        }
-    };
-    let brings = scope.files.certificate.is_some();
-    let Some(t) = settings else {
-        if service.mesh_external || reader.mesh().enable_auto_mtls == Some(false) {
-            return UpstreamTls::None;
-        }
-        if brings {
-            let m = mesh("", &[]);
-            return UpstreamTls::OwnCertificate(own(&m.sni, m.identities, false));
-        }
-        // Without endpoints there is nothing to tell apart: original destinations always get mutual TLS.
-        return if matches!(c.discovery, Discovery::OriginalDst { .. }) {
-            UpstreamTls::Mutual(mesh("", &[]))
-        } else {
-            UpstreamTls::AutoMutual(mesh("", &[]))
-        };
-    };
-    let written = || {
-        own(
-            &t.sni,
-            names(&t.subject_alt_names),
-            t.insecure_skip_verify == Some(true),
-        )
-    };
-    match t.mode {
-        ClientTlsMode::Disable => UpstreamTls::None,
-        ClientTlsMode::IstioMutual if brings && !service.mesh_external => {
-            UpstreamTls::OwnCertificate(written())
-        }
-        ClientTlsMode::Mutual if brings && !service.mesh_external => UpstreamTls::Custom(written()),
-        ClientTlsMode::IstioMutual => UpstreamTls::Mutual(mesh(&t.sni, &t.subject_alt_names)),
-        ClientTlsMode::Simple | ClientTlsMode::Mutual => {
-            UpstreamTls::Custom(custom(t, &service.subject_alt_names, http2))
-        }
-    }
-}
-
-/// Ciphers and curves of the mesh for TLS that is not the mesh's own.
-fn tls_defaults(reader: &Reader<'_>, tls: &mut UpstreamTls) {
-    let (UpstreamTls::Custom(t) | UpstreamTls::OwnCertificate(t)) = tls else {
-        return;
-    };
-    if let Some(defaults) = &reader.mesh().tls_defaults {
-        t.limits.ciphers = names(&defaults.cipher_suites);
-        t.limits.curves = names(&defaults.ecdh_curves);
-    }
-}
-
-fn names(written: &[String]) -> Vec<Text> {
-    written.iter().map(|s| Text::from(s.as_str())).collect()
-}
-
-fn custom(t: &ClientTlsSettings, declared: &[Text], http2: bool) -> CustomTls {
-    let credential = Some(t.credential_name.as_str()).filter(|c| !c.is_empty());
-    let names = if t.subject_alt_names.is_empty() {
-        declared.to_vec()
-    } else {
-        names(&t.subject_alt_names)
-    };
-    let certificate = (t.mode == ClientTlsMode::Mutual).then(|| match credential {
-        Some(name) => SecretSource::Credential(Text::from(format!("kubernetes://{name}"))),
-        None => SecretSource::File(Text::from(format!(
-            "file-cert:{}~{}",
-            t.client_certificate, t.private_key
-        ))),
-    });
-    let roots = match credential {
-        Some(name) => Some(SecretSource::Credential(Text::from(format!(
-            "kubernetes://{name}-cacert"
-        )))),
-        None if !t.ca_certificates.is_empty() => Some(SecretSource::File(Text::from(format!(
-            "file-root:{}",
-            t.ca_certificates
-        )))),
-        None => Some(SecretSource::File(Text::from("file-root:system"))),
-    };
-    CustomTls {
-        sni: t.sni.clone(),
-        subject_alt_names: names,
-        certificate,
-        roots: roots.filter(|_| t.insecure_skip_verify != Some(true)),
-        alpn: if http2 {
-            vec![Text::from("h2")]
-        } else {
-            Vec::new()
-        },
-        insecure_skip_verify: t.insecure_skip_verify == Some(true),
-        limits: TlsLimits::default(),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pilotfish_config::networking::{ClientTlsMode, Subset, TrafficPolicy};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, Health};
 use pilotfish_ir::{ClusterName, EndpointSet, endpoint as ir};
+use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId};
 
 use crate::locality::{self, Group, Member};
@@ -23,9 +24,16 @@ pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<E
     let rule = policy::rule(reader, &scope.client, service);
     let mut out = Vec::new();
     for port in visibility::ports(reader, &scope.client, service) {
-        out.push(set(reader, scope, service, port, rule, None));
+        out.push(set(reader, scope, service, port, rule.as_ref(), None));
         for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
-            out.push(set(reader, scope, service, port, rule, Some(subset)));
+            out.push(set(
+                reader,
+                scope,
+                service,
+                port,
+                rule.as_ref(),
+                Some(subset),
+            ));
         }
     }
     if !service.mesh_external && network::passes_on(reader, &scope.client) {
@@ -55,10 +63,15 @@ fn set(
     scope: &EndpointScope,
     service: &Service,
     port: &Port,
-    rule: Option<Rule<'_>>,
+    rule: Option<&Rule<'_>>,
     subset: Option<&Subset>,
 ) -> EndpointSet {
     let policy = policy::effective(rule, subset, port.number);
+    let chosen = Chosen {
+        policy: &policy,
+        subset,
+        mutual: policy::tls_mode(rule, subset, port.number),
+    };
     let cluster = ClusterName::Outbound {
         port: port.number,
         subset: subset
@@ -66,7 +79,7 @@ fn set(
             .unwrap_or_default(),
         host: service.id.host.clone(),
     };
-    let groups = groups(reader, scope, service, port, &policy, subset, false);
+    let groups = groups(reader, scope, service, port, &chosen, false);
     EndpointSet {
         cluster,
         groups,
@@ -91,32 +104,47 @@ impl Member for Candidate {
     }
 }
 
+/// What decides which endpoints a cluster has and how they are marked.
+pub(crate) struct Chosen<'a> {
+    /// Policy of the cluster.
+    pub(crate) policy: &'a TrafficPolicy,
+    /// Labels endpoints must have.
+    pub(crate) subset: Option<&'a Subset>,
+    /// The mode of TLS that some rule demands.
+    pub(crate) mutual: Option<ClientTlsMode>,
+}
+
 /// Endpoints of a port in canonical order, grouped by place. `dns` keeps host names and says nothing of health.
 pub(crate) fn groups(
     reader: &Reader<'_>,
     scope: &EndpointScope,
     service: &Service,
     port: &Port,
-    policy: &TrafficPolicy,
-    subset: Option<&Subset>,
+    chosen: &Chosen<'_>,
     dns: bool,
 ) -> Vec<EndpointGroup> {
+    let policy = chosen.policy;
     let all = reader
         .endpoints(&service.id)
         .and_then(|e| e.by_port.get(&port.name))
         .map_or(&[][..], Vec::as_slice);
-    let unhealthy_too = policy
-        .outlier_detection
-        .as_ref()
-        .is_none_or(|o| o.min_health_percent <= 0);
+    // Where a client falls back on all endpoints it must not know those that are not ready.
+    let unhealthy_too = service.traffic_distribution != TrafficDistribution::Any
+        || policy
+            .outlier_detection
+            .as_ref()
+            .is_none_or(|o| o.min_health_percent <= 0);
     let networks = Networks::new(reader, scope);
     let mut by_place: std::collections::BTreeMap<String, (Group<Candidate>, network::Shares<'_>)> =
         std::collections::BTreeMap::new();
     for e in all
         .iter()
-        .filter(|e| takes(e, scope, service, subset, unhealthy_too))
+        .filter(|e| takes(e, scope, service, chosen.subset, unhealthy_too))
     {
-        let secure = mutual_tls(service, e, policy);
+        let secure = e.mutual_tls
+            && chosen
+                .mutual
+                .is_none_or(|m| m == ClientTlsMode::IstioMutual);
         let built = build(e, reader.settings().dual_stack, dns, secure);
         if built.is_none() && !e.addresses.is_empty() {
             continue;
@@ -203,14 +231,6 @@ fn takes(
             .iter()
             .all(|(k, v)| e.labels.get(k.as_str()).is_some_and(|have| **have == **v))
     })
-}
-
-/// Whether the endpoint is marked as taking mutual TLS: as the rule says, else as its workload does.
-fn mutual_tls(service: &Service, e: &Endpoint, policy: &TrafficPolicy) -> bool {
-    match &policy.tls {
-        Some(tls) => tls.mode == ClientTlsMode::IstioMutual,
-        None => e.mutual_tls && !service.mesh_external,
-    }
 }
 
 fn build(e: &Endpoint, dual_stack: bool, dns: bool, mutual_tls: bool) -> Option<ir::Endpoint> {

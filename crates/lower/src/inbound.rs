@@ -635,12 +635,17 @@ fn inbound_stat(reader: &Reader<'_>, service: &Service, port: &Port, target: u16
 
 /// The connection limits of the service's own rule hold on this side too, unless the Sidecar object has some.
 fn limit(reader: &Reader<'_>, scope: &InboundScope, c: &mut Cluster, service: &Service, port: u16) {
-    let rule = policy::rule(reader, &scope.client, service);
+    let seen = !visibility::ports(reader, &scope.client, service).is_empty();
+    let rule = seen
+        .then(|| policy::rule_of_server(reader, &scope.client, service))
+        .flatten();
     c.rule = rule
+        .as_ref()
         .filter(|r| r.spec.traffic_policy.is_some() && !c.services.is_empty())
-        .map(|r| r.path());
-    let of_rule = policy::effective(rule, None, port).connection_pool;
-    pool(reader, scope, c, of_rule);
+        .map(policy::Rule::path);
+    let of_rule = policy::effective(rule.as_ref(), None, port);
+    pool(reader, scope, c, of_rule.connection_pool);
+    c.pool.retry_budget = of_rule.retry_budget.as_ref().map(policy::retry_budget);
 }
 
 /// Connection limits: of the Sidecar object for the port, else for all ports, else those of the destination rule, else
@@ -692,7 +697,7 @@ fn passthrough_cluster(reader: &Reader<'_>, scope: &InboundScope) -> Cluster {
         keep_forever: false,
     };
     let mut c = cluster::bare(reader, ClusterName::InboundPassthrough, discovery);
-    cluster::passthrough(&mut c, &scope.client);
+    cluster::passthrough(reader, &mut c, &scope.client);
     mark(&mut c, scope);
     c
 }

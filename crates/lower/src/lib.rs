@@ -18,9 +18,11 @@ mod network;
 pub mod outbound;
 pub mod policy;
 pub mod route;
+mod rule;
 pub mod scope;
 pub mod secret;
 mod server_tls;
+pub mod upstream_tls;
 pub mod virtual_service;
 pub mod visibility;
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use pilotfish_config::networking::{
     LoadBalancerSettings, LocalityDistribute, LocalityFailover, LocalityLoadBalancerSetting,
+    ZoneAwareLoadBalancerSetting,
 };
+use pilotfish_ir::cluster::Places;
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Endpoint, Locality, Reader, Service};
 
@@ -17,19 +19,27 @@ const SUBZONE: &str = "topology.istio.io/subzone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const CLUSTER: &str = "topology.istio.io/cluster";
 
-/// Locality settings that apply to a destination.
-#[derive(Clone, Debug, Default)]
-pub struct Preference {
-    distribute: Vec<LocalityDistribute>,
-    failover: Vec<LocalityFailover>,
-    failover_priority: Vec<String>,
-    /// Applies even without passive health checks.
-    force: bool,
+/// Settings about places that apply to a destination.
+#[derive(Clone, Debug)]
+pub enum Preference {
+    /// By distance, or by shares the user wrote.
+    Localities {
+        /// Shares by place.
+        distribute: Vec<LocalityDistribute>,
+        /// Where a region fails over to.
+        failover: Vec<LocalityFailover>,
+        /// Labels of which near endpoints share more with the client.
+        failover_priority: Vec<String>,
+        /// Applies even without passive health checks.
+        force: bool,
+    },
+    /// The client's zone as far as possible, within its region.
+    Zones(ZoneAwareLoadBalancerSetting),
 }
 
 impl Preference {
     fn of(setting: &LocalityLoadBalancerSetting) -> Self {
-        Self {
+        Self::Localities {
             distribute: setting.distribute.clone(),
             failover: setting.failover.clone(),
             failover_priority: setting.failover_priority.clone(),
@@ -37,11 +47,28 @@ impl Preference {
         }
     }
 
-    /// Whether the cluster must honour locality weights.
-    pub fn weighted(&self, outlier: bool) -> bool {
-        !self.distribute.is_empty()
-            || ((outlier || self.force)
-                && (!self.failover.is_empty() || !self.failover_priority.is_empty()))
+    /// What a cluster must know of places.
+    pub fn places(&self, outlier: bool) -> Places {
+        match self {
+            Self::Zones(setting) => Places::Zones {
+                off: setting.enabled == Some(false),
+                minimum: setting.min_cluster_size,
+            },
+            Self::Localities {
+                distribute,
+                failover,
+                failover_priority,
+                force,
+            } => {
+                let fails_over =
+                    (outlier || *force) && (!failover.is_empty() || !failover_priority.is_empty());
+                if fails_over || !distribute.is_empty() {
+                    Places::Weighted
+                } else {
+                    Places::Ignored
+                }
+            }
+        }
     }
 }
 
@@ -51,8 +78,14 @@ pub fn preference(
     lb: Option<&LoadBalancerSettings>,
     service: &Service,
 ) -> Option<Preference> {
+    let localities = |setting: &LocalityLoadBalancerSetting| {
+        (setting.enabled != Some(false)).then(|| Preference::of(setting))
+    };
+    if let Some(setting) = lb.and_then(|l| l.zone_aware_lb_setting.as_ref()) {
+        return Some(Preference::Zones(setting.clone()));
+    }
     if let Some(setting) = lb.and_then(|l| l.locality_lb_setting.as_ref()) {
-        return (setting.enabled != Some(false)).then(|| Preference::of(setting));
+        return localities(setting);
     }
     let labels: &[&str] = match service.traffic_distribution {
         TrafficDistribution::Any => &[],
@@ -62,14 +95,18 @@ pub fn preference(
         TrafficDistribution::PreferSameNode => &[NETWORK, REGION, ZONE, SUBZONE, HOSTNAME],
     };
     if !labels.is_empty() {
-        return Some(Preference {
+        return Some(Preference::Localities {
+            distribute: Vec::new(),
+            failover: Vec::new(),
             failover_priority: labels.iter().map(ToString::to_string).collect(),
             force: true,
-            ..Default::default()
         });
     }
-    let setting = reader.mesh().locality_lb_setting.as_ref()?;
-    (setting.enabled != Some(false)).then(|| Preference::of(setting))
+    let mesh = reader.mesh();
+    if let Some(setting) = &mesh.zone_aware_lb_setting {
+        return Some(Preference::Zones(setting.clone()));
+    }
+    mesh.locality_lb_setting.as_ref().and_then(localities)
 }
 
 /// A group of endpoints in one place.
@@ -100,20 +137,42 @@ pub fn apply<E: Member + Clone>(
     scope: &EndpointScope,
     outlier: bool,
 ) -> Vec<Group<E>> {
-    if !preference.distribute.is_empty() {
-        return distribute(groups, &preference.distribute, &scope.locality);
-    }
-    if !(outlier || preference.force) {
-        return groups;
-    }
-    if preference.failover_priority.is_empty() {
-        return failover(groups, &preference.failover, &scope.locality);
-    }
-    let groups = by_labels(groups, &preference.failover_priority, scope);
-    if preference.failover.is_empty() {
-        groups
-    } else {
-        failover(groups, &preference.failover, &scope.locality)
+    match preference {
+        Preference::Localities { distribute, .. } if !distribute.is_empty() => {
+            shared(groups, distribute, &scope.locality)
+        }
+        Preference::Localities { force, .. } if !(outlier || *force) => groups,
+        Preference::Localities {
+            failover,
+            failover_priority,
+            ..
+        } if failover_priority.is_empty() => {
+            ordered(groups, |place| distance(&scope.locality, place, failover))
+        }
+        Preference::Localities {
+            failover,
+            failover_priority,
+            ..
+        } => {
+            let groups = by_labels(groups, failover_priority, scope);
+            if failover.is_empty() {
+                groups
+            } else {
+                ordered(groups, |place| distance(&scope.locality, place, failover))
+            }
+        }
+        Preference::Zones(setting) if setting.enabled == Some(false) => groups,
+        Preference::Zones(setting) => {
+            let groups = if setting.failover_priority.is_empty() {
+                groups
+            } else {
+                by_labels(groups, &setting.failover_priority, scope)
+            };
+            // Zones are balanced within a priority, so other regions must not be in the first.
+            ordered(groups, |place| {
+                region_distance(&scope.locality, place, &setting.failover)
+            })
+        }
     }
 }
 
@@ -130,7 +189,7 @@ fn place_matches(place: &Locality, pattern: &str) -> bool {
     true
 }
 
-fn distribute<E: Clone>(
+fn shared<E: Clone>(
     mut groups: Vec<Group<E>>,
     rules: &[LocalityDistribute],
     from: &Locality,
@@ -167,20 +226,28 @@ fn distance(from: &Locality, to: &Locality, failover: &[LocalityFailover]) -> u3
             (false, _) => 2,
         };
     }
+    region_distance(from, to, failover) + 2
+}
+
+/// How far a region is: 0 the same, 1 the one failed over to, 2 any other.
+fn region_distance(from: &Locality, to: &Locality, failover: &[LocalityFailover]) -> u32 {
     let target = failover
         .iter()
         .find(|f| f.from == *from.region)
         .map(|f| f.to.as_str());
-    if target == Some(&*to.region) { 3 } else { 4 }
+    if from.region == to.region {
+        0
+    } else if target == Some(&*to.region) {
+        1
+    } else {
+        2
+    }
 }
 
-fn failover<E>(
-    mut groups: Vec<Group<E>>,
-    rules: &[LocalityFailover],
-    from: &Locality,
-) -> Vec<Group<E>> {
+/// Orders groups by distance within the order they have.
+fn ordered<E>(mut groups: Vec<Group<E>>, distance: impl Fn(&Locality) -> u32) -> Vec<Group<E>> {
     for g in &mut groups {
-        g.priority = g.priority * 5 + distance(from, &g.locality, rules);
+        g.priority = g.priority * 5 + distance(&g.locality);
     }
     compact(groups)
 }
@@ -232,22 +299,23 @@ fn by_labels<E: Member + Clone>(
     compact(out)
 }
 
-/// Labels left after the leading ones that match; 0 is the best.
+/// Labels left after the leading ones that match; 0 is the best. If the network comes first, endpoints of another one are
+/// worse than all of the client's own, and ordered by the labels that follow.
 fn unmatched(labels: &[String], scope: &EndpointScope, endpoint: &Endpoint) -> u32 {
-    let matched = labels
-        .iter()
-        .take_while(|spec| {
-            let (label, wanted) = spec
-                .split_once('=')
-                .map_or((spec.as_str(), None), |(l, v)| (l, Some(v)));
-            let have = endpoint_value(endpoint, label);
-            match wanted {
-                Some(v) => &*have == v,
-                None => have == client_value(scope, label),
-            }
-        })
-        .count();
-    (labels.len() - matched) as u32
+    let matches = |spec: &String| {
+        let (label, wanted) = spec
+            .split_once('=')
+            .map_or((spec.as_str(), None), |(l, v)| (l, Some(v)));
+        let have = endpoint_value(endpoint, label);
+        match wanted {
+            Some(v) => &*have == v,
+            None => have == client_value(scope, label),
+        }
+    };
+    let elsewhere = labels.first().is_some_and(|l| l == NETWORK && !matches(l));
+    let (skipped, extra) = if elsewhere { (1, labels.len()) } else { (0, 0) };
+    let matched = labels[skipped..].iter().take_while(|l| matches(l)).count();
+    (labels.len() - skipped - matched + extra) as u32
 }
 
 fn client_value(scope: &EndpointScope, label: &str) -> Text {

@@ -1,152 +1,118 @@
-//! Destination rules: which one applies, and what its levels say about one port and subset.
+//! What the levels of a destination rule say about one port and subset.
 
-use std::sync::Arc;
-
-use pilotfish_config::Object;
+use pilotfish_config::mesh::DefaultTrafficPolicy;
 use pilotfish_config::networking::{
-    ConnectionPoolSettings, DestinationRule, H2UpgradePolicy, LoadBalancerSettings,
-    OutlierDetection, PortTrafficPolicy, SimpleLb, Subset, TrafficPolicy,
+    ClientTlsMode, ConnectionPoolSettings, ConsistentHashLb, H2UpgradePolicy, LoadBalancerSettings,
+    OutlierDetection, PortTrafficPolicy, RetryBudget, SimpleLb, Subset, TrafficPolicy,
+    TunnelSettings,
 };
 use pilotfish_ir::Millis;
-use pilotfish_ir::cluster::{self as ir, ConnectionPool, Keepalive, Policy, Warmup};
+use pilotfish_ir::cluster::{self as ir, ConnectionPool, Keepalive, Ping, Policy, Warmup};
 use pilotfish_ir::route::HashPolicy;
-use pilotfish_mesh::{ExportTo, Reader, Service};
+use pilotfish_mesh::Reader;
 
-use crate::{Client, Text};
+use crate::Text;
+pub use crate::rule::{Rule, export_to, rule, rule_of_server};
 
-/// A destination rule with the object that holds it.
-#[derive(Clone, Copy, Debug)]
-pub struct Rule<'w> {
-    /// The object.
-    pub object: &'w Arc<Object>,
-    /// Its spec.
-    pub spec: &'w DestinationRule,
+/// The policy for one port and subset: that of the rule at the port, with each part the subset has put over it.
+pub fn effective(rule: Option<&Rule<'_>>, subset: Option<&Subset>, port: u16) -> TrafficPolicy {
+    merged(None, rule, subset, port)
 }
 
-impl<'w> Rule<'w> {
-    /// The path telemetry names it by.
-    pub fn path(&self) -> Text {
-        let k = &self.object.key;
-        Text::from(format!(
-            "/apis/networking.istio.io/v1/namespaces/{}/destination-rule/{}",
-            k.namespace, k.name
-        ))
-    }
-
-    /// A subset by name.
-    pub fn subset(&self, name: &str) -> Option<&'w Subset> {
-        self.spec.subsets.iter().find(|s| s.name == name)
-    }
+/// The same for a cluster: where the rule says nothing of connections or outliers, the mesh's defaults stand.
+pub fn of_cluster(
+    reader: &Reader<'_>,
+    rule: Option<&Rule<'_>>,
+    subset: Option<&Subset>,
+    port: u16,
+) -> TrafficPolicy {
+    let defaults = reader.mesh().default_traffic_policy.as_ref();
+    merged(defaults, rule, subset, port)
 }
 
-/// Visibility of a rule, given what the mesh says about rules that say nothing.
-pub fn export_to(own: &[String], default: &[String], namespace: &str) -> ExportTo {
-    let list = if own.is_empty() { default } else { own };
-    if list.is_empty() || list.iter().any(|e| e == "*") {
-        return ExportTo::Public;
+fn merged(
+    defaults: Option<&DefaultTrafficPolicy>,
+    rule: Option<&Rule<'_>>,
+    subset: Option<&Subset>,
+    port: u16,
+) -> TrafficPolicy {
+    let (mut base, _) = rule
+        .and_then(|r| r.spec.traffic_policy.as_ref())
+        .map_or_else(Default::default, |level| at_port(level, port));
+    if let Some(d) = defaults {
+        base.connection_pool = base.connection_pool.or_else(|| d.connection_pool.clone());
+        base.outlier_detection = base
+            .outlier_detection
+            .or_else(|| d.outlier_detection.clone());
     }
-    if list.iter().any(|e| e == "~") {
-        return ExportTo::None;
-    }
-    ExportTo::Namespaces(
-        list.iter()
-            .map(|e| Text::from(if e == "." { namespace } else { e }))
-            .collect(),
-    )
-}
-
-/// The rule that applies to a service: the most specific host wins; for one host the client's namespace is asked first,
-/// then the service's, then the root namespace.
-pub fn rule<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Option<Rule<'w>> {
-    let mesh = reader.mesh();
-    let root = mesh.root_namespace.as_str();
-    let visible = |o: &Arc<Object>, spec: &DestinationRule| {
-        export_to(
-            &spec.export_to,
-            &mesh.default_destination_rule_export_to,
-            &o.key.namespace,
-        )
-        .visible(&client.namespace, &o.key.namespace)
+    let Some(level) = subset.and_then(|s| s.traffic_policy.as_ref()) else {
+        return base;
     };
-    let selected = |spec: &DestinationRule| {
-        spec.workload_selector.as_ref().is_none_or(|s| {
-            s.match_labels.iter().all(|(k, v)| {
-                client
-                    .labels
-                    .get(k.as_str())
-                    .is_some_and(|have| **have == **v)
-            })
-        })
-    };
-    let candidates = reader.destination_rules(&service.id.host);
-    let in_namespace = |ns: &str| {
-        candidates.iter().find_map(|ranked| {
-            let mut plain = None;
-            for o in ranked.iter().filter(|o| &*o.key.namespace == ns) {
-                let Some(spec) = o.get::<DestinationRule>() else {
-                    continue;
-                };
-                if !visible(o, spec) || !selected(spec) {
-                    continue;
-                }
-                // A rule that selects workloads goes before one that does not.
-                if spec.workload_selector.is_some() {
-                    return (ns == &*client.namespace).then_some(Rule { object: o, spec });
-                }
-                plain = plain.or(Some(Rule { object: o, spec }));
-            }
-            plain
-        })
-    };
-    // A rule of the root namespace must not be overruled by itself when the client lives there.
-    let found = (&*client.namespace != root)
-        .then(|| in_namespace(&client.namespace))
-        .flatten()
-        .or_else(|| in_namespace(&service.id.namespace))
-        .or_else(|| in_namespace(root));
-    if let Some(r) = &found {
-        reader.uses(&r.object.key);
+    let (own, for_port) = at_port(level, port);
+    let over = |own_is_some: bool| for_port || own_is_some;
+    if over(own.load_balancer.is_some()) {
+        base.load_balancer = own.load_balancer;
     }
-    found
+    if over(own.connection_pool.is_some()) {
+        base.connection_pool = own.connection_pool;
+    }
+    if over(own.outlier_detection.is_some()) {
+        base.outlier_detection = own.outlier_detection;
+    }
+    if over(own.tls.is_some()) {
+        base.tls = own.tls;
+    }
+    base.tunnel = own.tunnel.or(base.tunnel);
+    base.proxy_protocol = own.proxy_protocol.or(base.proxy_protocol);
+    base.retry_budget = own.retry_budget.or(base.retry_budget);
+    base
 }
 
-/// The policy for one port and subset: that of the rule at the port, with each part the subset has put over it. Settings
-/// for a port replace everything their level and the levels below say about balancing, connections, outliers and TLS.
-pub fn effective(rule: Option<Rule<'_>>, subset: Option<&Subset>, port: u16) -> TrafficPolicy {
-    let Some(rule) = rule else {
-        return TrafficPolicy::default();
-    };
-    let mut policy = rule.spec.traffic_policy.clone().unwrap_or_default();
-    replace_at_port(&mut policy, rule.spec.traffic_policy.as_ref(), port);
-    if let Some(own) = subset.and_then(|s| s.traffic_policy.as_ref()) {
-        let own_parts = own.clone();
-        policy = TrafficPolicy {
-            load_balancer: own_parts.load_balancer.or(policy.load_balancer),
-            connection_pool: own_parts.connection_pool.or(policy.connection_pool),
-            outlier_detection: own_parts.outlier_detection.or(policy.outlier_detection),
-            tls: own_parts.tls.or(policy.tls),
-            tunnel: own_parts.tunnel.or(policy.tunnel),
-            proxy_protocol: own_parts.proxy_protocol.or(policy.proxy_protocol),
-            retry_budget: own_parts.retry_budget.or(policy.retry_budget),
-            port_level_settings: Vec::new(),
-        };
-        replace_at_port(&mut policy, Some(own), port);
+/// One level as it applies to a port. Settings written for the port stand for the whole level: what they leave out is
+/// default, not inherited. Says whether there are such settings.
+fn at_port(level: &TrafficPolicy, port: u16) -> (TrafficPolicy, bool) {
+    match for_port(level, port).cloned() {
+        Some(own) => {
+            let policy = TrafficPolicy {
+                load_balancer: own.load_balancer,
+                connection_pool: own.connection_pool,
+                outlier_detection: own.outlier_detection,
+                tls: own.tls,
+                ..Default::default()
+            };
+            (policy, true)
+        }
+        None => {
+            let mut policy = level.clone();
+            policy.port_level_settings.clear();
+            (policy, false)
+        }
     }
-    policy.port_level_settings.clear();
-    policy
 }
 
-fn replace_at_port(policy: &mut TrafficPolicy, level: Option<&TrafficPolicy>, port: u16) {
-    let at = |p: &&PortTrafficPolicy| p.port.as_ref().is_some_and(|n| n.number == u32::from(port));
-    if let Some(p) = level
-        .and_then(|l| l.port_level_settings.iter().find(at))
-        .cloned()
-    {
-        policy.load_balancer = p.load_balancer;
-        policy.connection_pool = p.connection_pool;
-        policy.outlier_detection = p.outlier_detection;
-        policy.tls = p.tls;
-    }
+fn for_port(level: &TrafficPolicy, port: u16) -> Option<&PortTrafficPolicy> {
+    level
+        .port_level_settings
+        .iter()
+        .find(|p| p.port.as_ref().is_some_and(|n| n.number == u32::from(port)))
+}
+
+/// The TLS mode that endpoints are marked by. Unlike the rest of a policy it is inherited by ports that say nothing of it.
+pub fn tls_mode(
+    rule: Option<&Rule<'_>>,
+    subset: Option<&Subset>,
+    port: u16,
+) -> Option<ClientTlsMode> {
+    let mode = |level: Option<&TrafficPolicy>| {
+        let level = level?;
+        for_port(level, port)
+            .and_then(|p| p.tls.as_ref())
+            .or(level.tls.as_ref())
+            .map(|t| t.mode)
+    };
+    subset
+        .and_then(|s| mode(s.traffic_policy.as_ref()))
+        .or_else(|| mode(rule?.spec.traffic_policy.as_ref()))
 }
 
 fn positive(n: i32) -> Option<u32> {
@@ -171,6 +137,10 @@ pub fn pool(reader: &Reader<'_>, settings: Option<&ConnectionPoolSettings>) -> C
         out.max_requests_per_connection = positive(h.max_requests_per_connection);
         out.max_concurrent_streams = positive(h.max_concurrent_streams);
         out.idle_timeout = h.idle_timeout.map(|d| d.get().into());
+        out.http2_keepalive = h.http2_keep_alive.as_ref().map(|k| Ping {
+            interval: k.interval.map(|d| d.get().into()),
+            timeout: k.timeout.map(|d| d.get().into()),
+        });
     }
     let mut keepalive = mesh.tcp_keepalive.clone();
     if let Some(t) = tcp {
@@ -192,6 +162,23 @@ pub fn pool(reader: &Reader<'_>, settings: Option<&ConnectionPoolSettings>) -> C
 
 fn seconds(d: std::time::Duration) -> u32 {
     u32::try_from(d.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// Retries allowed in flight, in proportion to the requests.
+pub fn retry_budget(settings: &RetryBudget) -> ir::RetryBudget {
+    ir::RetryBudget {
+        percent: settings.percent.unwrap_or(20.0).into(),
+        minimum: Some(settings.min_retry_concurrency)
+            .filter(|n| *n > 0)
+            .unwrap_or(3),
+        interval: settings.budget_interval.map(|d| d.get().into()),
+    }
+}
+
+/// Whether connections speak what the client spoke.
+pub fn as_client(pool: Option<&ConnectionPoolSettings>) -> bool {
+    pool.and_then(|p| p.http.as_ref())
+        .is_some_and(|h| h.use_client_protocol)
 }
 
 /// Whether HTTP is upgraded to HTTP/2 upstream.
@@ -220,7 +207,8 @@ pub fn outlier(settings: &OutlierDetection) -> ir::OutlierDetection {
         consecutive_local: settings
             .split_external_local_origin_errors
             .then_some(settings.consecutive_local_origin_failures)
-            .flatten(),
+            .flatten()
+            .filter(|n| *n > 0),
         consecutive_gateway: settings.consecutive_gateway_errors,
         consecutive_5xx: settings.consecutive_5xx_errors,
         interval: settings.interval.map(|d| d.get().into()),
@@ -261,32 +249,85 @@ pub fn algorithm(lb: Option<&LoadBalancerSettings>) -> Option<Policy> {
     })
 }
 
-/// Slow start of new endpoints.
-#[expect(
-    clippy::cast_sign_loss,
-    reason = "clamped to be positive before the cast"
-)]
+/// Slow start of new endpoints: traffic grows in a line from a tenth, if nothing else is said.
 pub fn warmup(lb: Option<&LoadBalancerSettings>) -> Option<Warmup> {
     let lb = lb?;
     if let Some(w) = &lb.warmup {
         return Some(Warmup {
-            window: w.duration.map_or(Millis(0), |d| d.get().into()),
-            minimum_percent: w.minimum_percent.map(|p| p.clamp(0.0, 100.0) as u32),
-            aggression: w.aggression.map(|a| (a.max(0.0) * 1000.0) as u32),
+            window: w.duration.map(|d| d.get().into()),
+            minimum_percent: Some(w.minimum_percent.unwrap_or(10.0).into()),
+            aggression: Some(w.aggression.unwrap_or(1.0).into()),
         });
     }
     lb.warmup_duration_secs.map(|d| Warmup {
-        window: d.get().into(),
+        window: Some(d.get().into()),
         minimum_percent: None,
         aggression: None,
     })
 }
 
-/// What consistent hashing hashes on routes to this destination.
-pub fn hash_policy(lb: Option<&LoadBalancerSettings>) -> Option<HashPolicy> {
-    let h = lb?.consistent_hash.as_ref()?;
-    if let Some(name) = h.http_header_name.as_deref().filter(|n| !n.is_empty()) {
-        return Some(HashPolicy::Header(Text::from(name)));
+/// Consistent hashing for requests that name a service and no subset.
+pub fn hash_of_service<'r>(rule: &'r Rule<'_>, port: u16) -> Option<&'r ConsistentHashLb> {
+    let level = rule.spec.traffic_policy.as_ref()?;
+    for_port(level, port)
+        .and_then(|p| hash_of(p.load_balancer.as_ref()))
+        .or_else(|| hash_of(level.load_balancer.as_ref()))
+}
+
+/// Consistent hashing for a destination as written: the subset comes before the service, and in both the settings of the
+/// port, if the destination names one.
+pub fn hash_of_destination<'r>(
+    rule: &'r Rule<'_>,
+    subset: &str,
+    port: Option<u16>,
+) -> Option<&'r ConsistentHashLb> {
+    let in_level = |level: Option<&'r TrafficPolicy>| {
+        let level = level?;
+        port.and_then(|p| for_port(level, p))
+            .and_then(|p| hash_of(p.load_balancer.as_ref()))
+            .or_else(|| hash_of(level.load_balancer.as_ref()))
+    };
+    rule.subset(subset)
+        .and_then(|s| in_level(s.traffic_policy.as_ref()))
+        .or_else(|| in_level(rule.spec.traffic_policy.as_ref()))
+}
+
+fn hash_of(lb: Option<&LoadBalancerSettings>) -> Option<&ConsistentHashLb> {
+    lb?.consistent_hash.as_ref()
+}
+
+/// Whether byte streams are hashed by their source. Settings of ports do not count; a subset that balances otherwise does.
+pub fn hashes_source(rule: &Rule<'_>, subset: &str) -> bool {
+    let by_source = |lb: Option<&LoadBalancerSettings>| {
+        hash_of(lb).is_some_and(|h| h.use_source_ip == Some(true))
+    };
+    let own = rule
+        .subset(subset)
+        .and_then(|s| s.traffic_policy.as_ref())
+        .and_then(|p| p.load_balancer.as_ref());
+    let of_rule = || {
+        rule.spec
+            .traffic_policy
+            .as_ref()
+            .and_then(|p| p.load_balancer.as_ref())
+    };
+    by_source(own.or_else(of_rule))
+}
+
+/// The tunnel of byte streams: a subset does not inherit the service's.
+pub fn tunnel<'r>(rule: &'r Rule<'_>, subset: &str) -> Option<&'r TunnelSettings> {
+    let level = if subset.is_empty() {
+        rule.spec.traffic_policy.as_ref()
+    } else {
+        rule.subset(subset)?.traffic_policy.as_ref()
+    };
+    level?.tunnel.as_ref()
+}
+
+/// What consistent hashing hashes on routes to a destination.
+pub fn hash_policy(h: &ConsistentHashLb) -> Option<HashPolicy> {
+    if let Some(name) = &h.http_header_name {
+        return Some(HashPolicy::Header(Text::from(name.as_str())));
     }
     if let Some(c) = &h.http_cookie {
         return Some(HashPolicy::Cookie {
@@ -300,11 +341,10 @@ pub fn hash_policy(lb: Option<&LoadBalancerSettings>) -> Option<HashPolicy> {
                 .collect(),
         });
     }
-    if h.use_source_ip == Some(true) {
-        return Some(HashPolicy::SourceIp);
+    if let Some(source) = h.use_source_ip {
+        return Some(HashPolicy::SourceIp(source));
     }
     h.http_query_parameter_name
-        .as_deref()
-        .filter(|n| !n.is_empty())
-        .map(|n| HashPolicy::Query(Text::from(n)))
+        .as_ref()
+        .map(|n| HashPolicy::Query(Text::from(n.as_str())))
 }

@@ -9,7 +9,7 @@ use pilotfish_ir::route::{
     Action, Forward, HeaderOps, Rewrite, Route, RouteMatch, WeightedCluster,
 };
 use pilotfish_ir::{ClusterName, Millis, RouteTable, VirtualHost};
-use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, ServiceId, host};
+use pilotfish_mesh::{ExportTo, Port, Protocol, Reader, Resolution, Service, ServiceId, host};
 
 use crate::virtual_service::{self, Place};
 use crate::visibility::{self, Egress, Elsewhere};
@@ -260,7 +260,8 @@ pub(crate) fn visible(
     .visible(&client.namespace, &o.key.namespace)
 }
 
-/// The VirtualService that applies to a host: the one for the most specific host, the oldest of those.
+/// The VirtualService that applies to a host: the one for the most specific host; of those the one meant for the client's
+/// namespace more than others, then the oldest.
 pub fn virtual_service_for<'w>(
     reader: &Reader<'w>,
     client: &Client,
@@ -272,11 +273,22 @@ pub fn virtual_service_for<'w>(
         all.any(|e| e.imports_rule(reader, o, vs))
     };
     reader.virtual_services(h).into_iter().find_map(|ranked| {
-        ranked.iter().find_map(|o| {
-            let vs = o.get::<VirtualService>()?;
-            (visible(reader, client, o, vs) && imported(o, vs)).then_some((o, vs))
-        })
+        ranked
+            .iter()
+            .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
+            .filter(|(o, vs)| visible(reader, client, o, vs) && imported(o, vs))
+            .min_by_key(|(o, vs)| audience(reader, client, o, vs))
     })
+}
+
+/// How much a VirtualService is meant for a client: 0 only by its own namespace, 1 by name, 2 as one of all.
+fn audience(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualService) -> u8 {
+    let default = &reader.mesh().default_virtual_service_export_to;
+    match policy::export_to(&vs.export_to, default, &o.key.namespace) {
+        ExportTo::Public => 2,
+        _ if o.key.namespace == client.namespace => 0,
+        _ => 1,
+    }
 }
 
 /// A virtual host as it stands in a table, before domains that an earlier one owns are taken away.

@@ -11,10 +11,11 @@ use pilotfish_config::networking::{
 };
 use pilotfish_ir::route as ir;
 use pilotfish_ir::route::{
-    Abort, Action, Body, Cors, Fault, Forward, HeaderEdit, HeaderMatch, HeaderOps, Mirror,
-    PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, RouteMatch, WeightedCluster,
+    Abort, Action, Body, ClaimMatch, Cors, Fault, Forward, HeaderEdit, HeaderMatch, HeaderOps,
+    Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, RouteMatch,
+    WeightedCluster,
 };
-use pilotfish_ir::{ClusterName, Millionths, Millis};
+use pilotfish_ir::{ClusterName, Millionths, Millis, Share};
 use pilotfish_mesh::{Reader, host};
 
 use crate::{Client, Text, delegate, policy, visibility};
@@ -111,7 +112,7 @@ pub(crate) fn catches_all(m: &RouteMatch) -> bool {
         PathMatch::Regex(r) => &**r == ".*",
         PathMatch::Exact(_) => false,
     };
-    path && m.headers.is_empty() && m.query.is_empty()
+    path && m.headers.is_empty() && m.query.is_empty() && m.claims.is_empty()
 }
 
 fn route(
@@ -197,15 +198,22 @@ fn operation(m: &RouteMatch, action: &Action, object: &Object, port: u16) -> Str
     format!("{}:{port}{path}", object.key.name)
 }
 
-/// `None`: any value will do.
-fn string_match(m: &StringMatch) -> Option<ir::StringMatch> {
+/// `None`: nothing is said.
+fn pattern(m: &StringMatch) -> Option<ir::StringMatch> {
     Some(match m {
         StringMatch::Exact(s) => ir::StringMatch::Exact(Text::from(s.as_str())),
         StringMatch::Prefix(s) => ir::StringMatch::Prefix(Text::from(s.as_str())),
-        StringMatch::Regex(s) if s == "*" => return None,
         StringMatch::Regex(s) => ir::StringMatch::Regex(Text::from(s.as_str())),
         StringMatch::Any => return None,
     })
+}
+
+/// `None`: any value will do. A lone star is no regular expression, but what people write for "any".
+fn string_match(m: &StringMatch) -> Option<ir::StringMatch> {
+    match m {
+        StringMatch::Regex(s) if s == "*" => None,
+        other => pattern(other),
+    }
 }
 
 fn header_match(name: &str, m: &StringMatch, invert: bool) -> HeaderMatch {
@@ -225,16 +233,20 @@ fn request_match(m: &HttpMatchRequest) -> RouteMatch {
         Some(StringMatch::Regex(p)) => PathMatch::Regex(Text::from(p.as_str())),
         Some(StringMatch::Any) | None => PathMatch::Prefix(Text::from("/")),
     };
-    let mut headers: Vec<HeaderMatch> = m
-        .headers
-        .iter()
-        .map(|(k, v)| header_match(k, v, false))
-        .collect();
-    headers.extend(
-        m.without_headers
-            .iter()
-            .map(|(k, v)| header_match(k, v, true)),
-    );
+    let written = m.headers.iter().map(|(k, v)| (k, v, false));
+    let unwanted = m.without_headers.iter().map(|(k, v)| (k, v, true));
+    let mut headers = Vec::new();
+    let mut claims = Vec::new();
+    for (name, value, invert) in written.chain(unwanted) {
+        match claim(name) {
+            Some(path) => claims.push(ClaimMatch {
+                path,
+                value: pattern(value).unwrap_or(ir::StringMatch::Prefix(Text::default())),
+                invert,
+            }),
+            None => headers.push(header_match(name, value, invert)),
+        }
+    }
     headers.sort_by(|a, b| a.name.cmp(&b.name));
     let pseudo = [
         (":method", &m.method),
@@ -259,7 +271,24 @@ fn request_match(m: &HttpMatchRequest) -> RouteMatch {
                 value: string_match(v),
             })
             .collect(),
+        claims,
     }
+}
+
+/// The claim that a condition on a header really is about: `@request.auth.claims.a.b` or `@request.auth.claims[a][b]`.
+fn claim(header: &str) -> Option<Vec<Text>> {
+    const PREFIX: &str = "@request.auth.claims";
+    let (prefix, name) = header.split_at_checked(PREFIX.len())?;
+    if !prefix.eq_ignore_ascii_case(PREFIX) {
+        return None;
+    }
+    let parts: Vec<&str> = if let Some(dotted) = name.strip_prefix('.').filter(|n| !n.is_empty()) {
+        dotted.split('.').collect()
+    } else {
+        let inner = name.strip_prefix('[')?.strip_suffix(']')?;
+        (!inner.is_empty()).then(|| inner.split("][").collect())?
+    };
+    Some(parts.into_iter().map(Text::from).collect())
 }
 
 fn is_pseudo(header: &str) -> bool {
@@ -365,9 +394,13 @@ fn forward(
     let split = http.route.len() != 1;
     let mut to = Vec::new();
     let mut hash = Vec::new();
+    let mut sticky = false;
     for d in http.route.iter().filter(|d| !split || d.weight != 0) {
         let (ops, host_rewrite) = header_ops(d.headers.as_ref());
-        hash.extend(hash_of(reader, place, namespace, d));
+        if let Some(hashed) = hash_of(reader, place, namespace, d) {
+            sticky |= !split;
+            hash.extend(hashed);
+        }
         let cluster = d.destination.as_ref().map_or(ClusterName::BlackHole, |x| {
             cluster(reader, place, namespace, x)
         });
@@ -394,7 +427,6 @@ fn forward(
     }
     let timeout: Millis = http.timeout.map_or(Millis(0), |d| d.get().into());
     let default_retries = reader.mesh().default_http_retry_policy.as_ref();
-    let sticky = !split && !hash.is_empty();
     Forward {
         to,
         split,
@@ -418,33 +450,22 @@ fn append(headers: &mut HeaderOps, more: HeaderOps) {
     join(&mut headers.response, more.response);
 }
 
-/// What is hashed for a destination: the most specific rule level that says so.
+/// What is hashed for a destination. The outer value: it is hashed, so that a retry stays with its host.
 fn hash_of(
     reader: &Reader<'_>,
     place: Place<'_>,
     namespace: &str,
     d: &HttpRouteDestination,
-) -> Option<ir::HashPolicy> {
+) -> Option<Option<ir::HashPolicy>> {
     let destination = d.destination.as_ref()?;
     let host = host::resolve(&destination.host, namespace, &reader.settings().domain);
     let service = visibility::service_of_host(reader, place.client, &host)?;
     let rule = policy::rule(reader, place.client, service)?;
-    let subset = rule.subset(&destination.subset);
     let port = destination
         .port
         .as_ref()
-        .and_then(|p| u16::try_from(p.number).ok())
-        .unwrap_or(0);
-    let effective = policy::effective(Some(rule), subset, port);
-    let own = policy::hash_policy(effective.load_balancer.as_ref());
-    own.or_else(|| {
-        policy::hash_policy(
-            rule.spec
-                .traffic_policy
-                .as_ref()
-                .and_then(|p| p.load_balancer.as_ref()),
-        )
-    })
+        .and_then(|p| u16::try_from(p.number).ok());
+    policy::hash_of_destination(&rule, &destination.subset, port).map(policy::hash_policy)
 }
 
 /// What is hashed for a service without a VirtualService.
@@ -455,15 +476,7 @@ pub(crate) fn hash_of_service(
     port: u16,
 ) -> Option<ir::HashPolicy> {
     let rule = policy::rule(reader, client, service)?;
-    let effective = policy::effective(Some(rule), None, port);
-    policy::hash_policy(effective.load_balancer.as_ref()).or_else(|| {
-        policy::hash_policy(
-            rule.spec
-                .traffic_policy
-                .as_ref()
-                .and_then(|p| p.load_balancer.as_ref()),
-        )
-    })
+    policy::hash_of_service(&rule, port).and_then(policy::hash_policy)
 }
 
 const RETRY_ON: &str =
@@ -491,14 +504,15 @@ pub(crate) fn retries(written: Option<&HttpRetry>, sticky: bool) -> Option<Retri
             .filter(|p| !p.is_empty())
         {
             match part.parse::<u32>() {
-                Ok(code) if (100..600).contains(&code) => statuses.push(code),
+                Ok(code) if is_status(code) => statuses.push(code),
                 _ => on.push(part),
             }
         }
-        if !statuses.is_empty() && !on.contains(&"retriable-status-codes") {
-            on.push("retriable-status-codes");
+        let mut on = on.join(",");
+        if !statuses.is_empty() && !on.contains("retriable-status-codes") {
+            on.push_str(",retriable-status-codes");
         }
-        out.on = Text::from(on.join(","));
+        out.on = Text::from(on);
         out.statuses = statuses;
     }
     out.per_try = w.per_try_timeout.map(|d| d.get().into());
@@ -510,8 +524,31 @@ pub(crate) fn retries(written: Option<&HttpRetry>, sticky: bool) -> Option<Retri
     Some(out)
 }
 
-fn share(p: Option<&Percent>, otherwise: f64) -> Millionths {
-    Millionths::from_percent(p.map_or(otherwise, |p| p.value))
+/// Registered HTTP status codes; another number is not taken for one.
+fn is_status(code: u32) -> bool {
+    matches!(
+        code,
+        100..=103
+            | 200..=208
+            | 226
+            | 300..=305
+            | 307..=308
+            | 400..=418
+            | 421..=426
+            | 428..=429
+            | 431
+            | 451
+            | 500..=508
+            | 510..=511
+    )
+}
+
+fn share(p: &Percent) -> Share {
+    Share::Millionths(Millionths::from_percent(p.value))
+}
+
+fn percent(p: u32) -> Share {
+    Share::Percent(p.min(100))
 }
 
 fn mirrors(
@@ -520,18 +557,18 @@ fn mirrors(
     namespace: &str,
     http: &HttpRoute,
 ) -> Vec<Mirror> {
-    let whole = http.mirror_percent.map_or(100.0, f64::from);
-    let single = http
-        .mirror
-        .iter()
-        .map(|d| (d, share(http.mirror_percentage.as_ref(), whole)));
-    let several = http
-        .mirrors
-        .iter()
-        .filter_map(|m| Some((m.destination.as_ref()?, share(m.percentage.as_ref(), 100.0))));
+    let of_single = match (&http.mirror_percentage, http.mirror_percent) {
+        (Some(p), _) => share(p),
+        (None, p) => percent(p.unwrap_or(100)),
+    };
+    let single = http.mirror.iter().map(|d| (d, of_single));
+    let several = http.mirrors.iter().filter_map(|m| {
+        let part = m.percentage.as_ref().map_or(percent(100), share);
+        Some((m.destination.as_ref()?, part))
+    });
     single
         .chain(several)
-        .filter(|(_, share)| share.0 > 0)
+        .filter(|(_, share)| !share.is_none())
         .map(|(d, share)| Mirror {
             cluster: cluster(reader, place, namespace, d),
             share,
@@ -576,11 +613,11 @@ fn redirect(r: &HttpRedirect, place: Place<'_>) -> Redirect {
 
 fn fault(f: &HttpFaultInjection) -> Option<Fault> {
     let delay = f.delay.as_ref().and_then(|d| {
-        let share = d.percentage.as_ref().map_or_else(
-            || Millionths::from_percent(f64::from(d.percent)),
-            |p| Millionths::from_percent(p.value),
-        );
-        Some((d.fixed_delay?.get().into(), share))
+        let part = d
+            .percentage
+            .as_ref()
+            .map_or_else(|| percent(u32::try_from(d.percent).unwrap_or(0)), share);
+        Some((d.fixed_delay?.get().into(), part))
     });
     let abort = f.abort.as_ref().and_then(|a| {
         let kind = match (&a.http_status, &a.grpc_status) {
@@ -588,7 +625,7 @@ fn fault(f: &HttpFaultInjection) -> Option<Fault> {
             (None, Some(name)) => Abort::Grpc(grpc_status(name)?),
             (None, None) => return None,
         };
-        Some((kind, share(a.percentage.as_ref(), 0.0)))
+        Some((kind, a.percentage.as_ref().map(share)))
     });
     (delay.is_some() || abort.is_some()).then_some(Fault { delay, abort })
 }
@@ -625,7 +662,7 @@ fn cors(c: &CorsPolicy) -> Cors {
             .map(|o| ir::StringMatch::Exact(Text::from(o.as_str())))
             .collect()
     } else {
-        c.allow_origins.iter().filter_map(string_match).collect()
+        c.allow_origins.iter().filter_map(pattern).collect()
     };
     Cors {
         origins,

@@ -205,7 +205,7 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
     let all = egress(reader, client);
     let mut shown: Vec<Option<u16>> = all
         .iter()
-        .filter(|e| e.selects(&service.id))
+        .filter(|e| exported(service, client) && e.selects(&service.id))
         .map(|e| e.port().map(|(n, ..)| n))
         .collect();
     if shown.is_empty() {
@@ -224,13 +224,27 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
 /// Services that no egress listener shows but to which VirtualServices lead that one of them does.
 pub fn inferred(reader: &Reader<'_>, client: &Client) -> Vec<ServiceId> {
     let all = egress(reader, client);
-    if all.iter().all(|e| e.listener.is_none()) {
+    // Who sees everything misses nothing but what its own namespace does not mean for itself.
+    let hidden = |s: &Arc<Service>| s.id.namespace == client.namespace && !exported(s, client);
+    if client.kind != ProxyKind::Sidecar
+        || all.iter().all(|e| e.listener.is_none()) && !reader.services().iter().any(hidden)
+    {
         return Vec::new();
     }
     destinations(reader, client, &all)
         .keys()
-        .filter_map(|host| Some(service_of_host(reader, client, host)?.id.clone()))
+        .filter_map(|host| led_to(reader, client, host))
         .collect()
+}
+
+/// The service a VirtualService means by a host: of the client's own namespace, whoever it is for, else one it may see.
+fn led_to(reader: &Reader<'_>, client: &Client, host: &str) -> Option<ServiceId> {
+    let own = reader
+        .services_of_host(host)
+        .iter()
+        .find(|id| id.namespace == client.namespace)
+        .cloned();
+    own.or_else(|| Some(service_of_host(reader, client, host)?.id.clone()))
 }
 
 /// Hosts to which the VirtualServices that a client may use lead, with the ports; `None` stands for all ports.

@@ -1,10 +1,11 @@
 //! Shapes of emitted clusters.
 
 use pilotfish_ir::cluster::{
-    Discovery, DnsFamily, Keepalive, OutlierDetection, Policy, UpstreamHttp, Warmup,
+    Discovery, DnsFamily, Keepalive, OutlierDetection, Ping, Places, Policy, ProxyProtocol,
+    RetryBudget, UpstreamHttp, Warmup,
 };
 use pilotfish_ir::endpoint::Locality;
-use pilotfish_ir::tls::{CustomTls, MutualTls, SecretSource, UpstreamTls};
+use pilotfish_ir::tls::{ByRequest, CustomTls, MutualTls, SecretSource, TlsLimits, UpstreamTls};
 use pilotfish_ir::{Cluster, ClusterName, Millis};
 use serde_json::{Value, json};
 
@@ -69,6 +70,7 @@ fn mutual(http2: bool) -> MutualTls {
         sni: "outbound_.80_._.web.shop.svc.cluster.local".into(),
         identities: vec![text("spiffe://cluster.local/ns/shop/sa/web")],
         http2,
+        ..Default::default()
     }
 }
 
@@ -341,7 +343,7 @@ fn connection_pool_and_outlier_detection() {
     ));
     cluster.subset = Some(text("v1"));
     cluster.balancing.panic_threshold = Some(40);
-    cluster.balancing.locality_weighted = true;
+    cluster.balancing.places = Places::Weighted;
     cluster.http = UpstreamHttp::Http2;
     cluster.pool.connect_timeout = Millis(1250);
     cluster.pool.max_connections = Some(77);
@@ -441,9 +443,9 @@ fn load_balancers() {
     assert_eq!(maglev["maglevLbConfig"], json!({"tableSize": "65537"}));
     let mut warm = with_policy(Policy::RoundRobin);
     warm.balancing.warmup = Some(Warmup {
-        window: Millis::secs(60),
-        minimum_percent: Some(20),
-        aggression: Some(1500),
+        window: Some(Millis::secs(60)),
+        minimum_percent: Some(20.0.into()),
+        aggression: Some(1.5.into()),
     });
     let warm = emitted(&warm);
     assert_eq!(warm.get("lbPolicy"), None, "round robin is the default");
@@ -467,8 +469,13 @@ fn tls_of_the_users() {
         roots: Some(SecretSource::Credential(text(
             "kubernetes://upstream-ca-cacert",
         ))),
+        by_request: ByRequest {
+            sni: true,
+            san: true,
+        },
         ..Default::default()
     });
+    cluster.foreign_alpn = true;
     let emitted = emitted(&cluster);
     let by_file = {
         let mut secret = agent_secret("file-cert:/etc/certs/c.pem~/etc/certs/k.pem");
@@ -507,6 +514,10 @@ fn tls_without_verification() {
     let mut cluster = service(web(443));
     cluster.tls = UpstreamTls::Custom(CustomTls {
         insecure_skip_verify: true,
+        by_request: ByRequest {
+            sni: true,
+            san: false,
+        },
         ..Default::default()
     });
     let emitted = emitted(&cluster);
@@ -520,5 +531,113 @@ fn tls_without_verification() {
             "explicitHttpConfig": {"httpProtocolOptions": {}},
             "upstreamHttpProtocolOptions": {"autoSni": true},
         }))
+    );
+}
+
+#[test]
+fn a_proxy_header_goes_before_whatever_secures_the_connection() {
+    const NAME: &str = "envoy.transport_sockets.upstream_proxy_protocol";
+    let mut cluster = service(web(80));
+    cluster.proxy_protocol = Some(ProxyProtocol::V2);
+    let plain = emitted(&cluster);
+    let socket = &plain["transportSocket"];
+    assert_eq!(socket["name"], NAME);
+    assert_eq!(socket["typedConfig"]["config"], json!({"version": "V2"}));
+    assert_eq!(
+        socket["typedConfig"]["transportSocket"]["name"],
+        "raw_buffer"
+    );
+    cluster.tls = UpstreamTls::AutoMutual(mutual(false));
+    cluster.proxy_protocol = Some(ProxyProtocol::V1);
+    let by_endpoint = emitted(&cluster);
+    let matches = by_endpoint["transportSocketMatches"].as_array().unwrap();
+    let inner: Vec<_> = matches
+        .iter()
+        .map(|m| {
+            assert_eq!(m["transportSocket"]["name"], NAME);
+            m["transportSocket"]["typedConfig"]["transportSocket"]["name"].clone()
+        })
+        .collect();
+    assert_eq!(
+        inner,
+        [
+            "envoy.transport_sockets.tls",
+            "envoy.transport_sockets.raw_buffer"
+        ]
+    );
+}
+
+#[test]
+fn retry_budget() {
+    let mut cluster = service(web(80));
+    cluster.pool.retry_budget = Some(RetryBudget {
+        percent: 12.5.into(),
+        minimum: 5,
+        interval: Some(Millis::secs(2)),
+    });
+    assert_eq!(
+        emitted(&cluster)["circuitBreakers"]["thresholds"][0]["retryBudget"],
+        json!({"budgetPercent": {"value": 12.5}, "minRetryConcurrency": 5, "budgetInterval": "2s"})
+    );
+}
+
+#[test]
+fn zones_instead_of_weights() {
+    let mut cluster = service(web(80));
+    let mut zones = |off, minimum| {
+        cluster.balancing.places = Places::Zones { off, minimum };
+        emitted(&cluster)["commonLbConfig"]["zoneAwareLbConfig"].clone()
+    };
+    assert_eq!(zones(false, Some(4)), json!({"minClusterSize": "4"}));
+    assert_eq!(zones(true, None), json!({"routingEnabled": {}}));
+}
+
+#[test]
+fn settings_of_http2_write_the_common_block() {
+    let mut cluster = service(web(80));
+    cluster.http = UpstreamHttp::Http2;
+    cluster.pool.http2_keepalive = Some(Ping {
+        interval: Some(Millis::secs(30)),
+        timeout: Some(Millis::secs(5)),
+    });
+    assert_eq!(
+        emitted(&cluster)["typedExtensionProtocolOptions"],
+        http_options(json!({
+            "commonHttpProtocolOptions": {},
+            "explicitHttpConfig": {"http2ProtocolOptions": {
+                "connectionKeepalive": {"interval": "30s", "timeout": "5s"},
+            }},
+        }))
+    );
+}
+
+#[test]
+fn revoked_certificates_and_parameters_of_tls() {
+    let mut cluster = service(web(443));
+    cluster.tls = UpstreamTls::Custom(CustomTls {
+        sni: "inner.example".into(),
+        roots: Some(SecretSource::File(text("file-root:/etc/certs/ca.pem"))),
+        revoked: Some(text("/etc/certs/crl.pem")),
+        limits: TlsLimits {
+            curves: vec![text("P-256")],
+            ciphers: vec![text("AES128-GCM-SHA256")],
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let emitted = emitted(&cluster);
+    let common = &emitted["transportSocket"]["typedConfig"]["commonTlsContext"];
+    assert_eq!(
+        common["combinedValidationContext"]["defaultValidationContext"],
+        json!({"crl": {"filename": "/etc/certs/crl.pem"}})
+    );
+    assert_eq!(common["tlsParams"]["ecdhCurves"], json!(["P-256"]));
+    assert_eq!(
+        common["tlsParams"]["cipherSuites"],
+        json!(["AES128-GCM-SHA256"])
+    );
+    assert_eq!(
+        emitted["metadata"]["filterMetadata"]["istio"].get("alpn_override"),
+        None
     );
 }

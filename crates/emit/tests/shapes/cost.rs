@@ -32,6 +32,7 @@ fn cost() {
         sni: "outbound_.80_._.web.shop.svc.cluster.local".into(),
         identities: vec![text("spiffe://cluster.local/ns/shop/sa/web")],
         http2: true,
+        ..Default::default()
     });
     measure("cluster", 100_000, || {
         pilotfish_emit::cluster(&cluster, &dialect)

@@ -4,6 +4,7 @@ use pilotfish_ir::cluster::DnsFamily;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
     ClientCert, Direction, DnsCache, Handler, Inspect, Ports, Routes, Side, TcpCodec, Transport,
+    Tunnel,
 };
 use pilotfish_ir::route::Action;
 use pilotfish_ir::tls::{
@@ -206,6 +207,10 @@ fn outbound_tcp_port() {
     mongo.idle_timeout = Some(Millis::secs(90));
     mongo.max_duration = Some(Millis::secs(600));
     mongo.hash_source_ip = true;
+    mongo.tunnel = Some(Tunnel {
+        to: text("far.example:443"),
+        post: true,
+    });
     let mut chain = chain("", Handler::Tcp(mongo));
     chain.connect_timeout = Some(Millis::secs(15));
     chain.matches.networks = vec![(text("10.96.0.0"), 16)];
@@ -216,7 +221,8 @@ fn outbound_tcp_port() {
     let mut proxy = tcp_proxy(name);
     proxy["typedConfig"] = with(
         proxy["typedConfig"].take(),
-        json!({"idleTimeout": "90s", "maxDownstreamConnectionDuration": "600s", "hashPolicy": [{"sourceIp": {}}]}),
+        json!({"idleTimeout": "90s", "maxDownstreamConnectionDuration": "600s", "hashPolicy": [{"sourceIp": {}}],
+            "tunnelingConfig": {"hostname": "far.example:443", "usePost": true}}),
     );
     assert_eq!(
         emitted(&listener(
@@ -318,6 +324,7 @@ pub(crate) fn mesh_server() -> DownstreamTls {
             text("ECDHE-RSA-AES256-GCM-SHA384"),
             text("AES128-GCM-SHA256"),
         ],
+        files: pilotfish_ir::tls::CertificateFiles::default(),
     })
 }
 

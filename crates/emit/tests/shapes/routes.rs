@@ -2,10 +2,10 @@
 
 use pilotfish_emit::Dialect;
 use pilotfish_ir::route::{
-    Abort, Action, Body, Cors, Fault, HashPolicy, HeaderEdit, HeaderMatch, HeaderOps, Mirror,
-    PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, Route, StringMatch,
+    Abort, Action, Body, ClaimMatch, Cors, Fault, HashPolicy, HeaderEdit, HeaderMatch, HeaderOps,
+    Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, Route, StringMatch,
 };
-use pilotfish_ir::{Millionths, Millis, RouteTable, VirtualHost};
+use pilotfish_ir::{Millionths, Millis, RouteTable, Share, VirtualHost};
 use serde_json::{Value, json};
 
 use crate::support::*;
@@ -279,12 +279,12 @@ fn resilience() {
         disable_shadow_suffix: true,
     };
     forward.mirrors = vec![
-        mirror(Millionths::from_percent(33.3)),
-        mirror(Millionths::from_percent(100.0)),
+        mirror(Share::Millionths(Millionths::from_percent(33.3))),
+        mirror(Share::Percent(100)),
     ];
     forward.hash = vec![
         HashPolicy::Header(text("x-user")),
-        HashPolicy::SourceIp,
+        HashPolicy::SourceIp(true),
         HashPolicy::Query(text("uid")),
         HashPolicy::Cookie {
             name: text("sess"),
@@ -443,8 +443,14 @@ fn direct_responses() {
 fn guarded() -> Route {
     let mut route = simple(forward(vec![to(web(80), 0)]));
     route.fault = Some(Fault {
-        delay: Some((Millis::secs(3), Millionths::from_percent(12.5))),
-        abort: Some((Abort::Grpc(14), Millionths::from_percent(100.0))),
+        delay: Some((
+            Millis::secs(3),
+            Share::Millionths(Millionths::from_percent(12.5)),
+        )),
+        abort: Some((
+            Abort::Grpc(14),
+            Some(Share::Millionths(Millionths::from_percent(100.0))),
+        )),
     });
     route.cors = Some(Cors {
         origins: vec![
@@ -492,4 +498,29 @@ fn a_filter_that_is_not_there_is_not_configured() {
     let configs = emitted_for(guarded(), &only_cors)["typedPerFilterConfig"].take();
     let names: Vec<_> = configs.as_object().unwrap().keys().collect();
     assert_eq!(names, ["envoy.filters.http.cors"]);
+}
+
+#[test]
+fn a_claim_is_one_value_or_one_of_a_list() {
+    let mut route = route(
+        "r",
+        Action::Forward(Box::new(forward(vec![to(web(80), 0)]))),
+    );
+    route.matches.claims = vec![ClaimMatch {
+        path: vec![text("group"), text("id")],
+        value: StringMatch::Exact(text("admin")),
+        invert: true,
+    }];
+    assert_eq!(
+        emitted(route)["match"]["dynamicMetadata"],
+        json!([{
+            "filter": "envoy.filters.http.jwt_authn",
+            "path": [{"key": "payload"}, {"key": "group"}, {"key": "id"}],
+            "value": {"orMatch": {"valueMatchers": [
+                {"listMatch": {"oneOf": {"stringMatch": {"exact": "admin"}}}},
+                {"stringMatch": {"exact": "admin"}},
+            ]}},
+            "invert": true,
+        }])
+    );
 }

@@ -2,7 +2,7 @@
 
 use pilotfish_emit::{Dialect, Encoded};
 use pilotfish_ir::cluster::{
-    Balancing, ConnectionPool, Discovery, Policy, ServiceRef, UpstreamHttp,
+    Balancing, ConnectionPool, Discovery, Places, Policy, ServiceRef, UpstreamHttp,
 };
 use pilotfish_ir::endpoint::{Address, Endpoint, EndpointGroup, Health, Locality};
 use pilotfish_ir::listener::{
@@ -112,7 +112,7 @@ pub(crate) fn cluster(name: ClusterName, discovery: Discovery, policy: Policy) -
         discovery,
         balancing: Balancing {
             policy,
-            locality_weighted: false,
+            places: Places::Ignored,
             panic_threshold: None,
             warmup: None,
             explicit_common: false,
@@ -124,6 +124,8 @@ pub(crate) fn cluster(name: ClusterName, discovery: Discovery, policy: Policy) -
         outlier: None,
         http: UpstreamHttp::Default,
         tls: UpstreamTls::None,
+        foreign_alpn: false,
+        proxy_protocol: None,
         metadata_exchange: false,
         source_address: None,
         extra_source_addresses: Vec::new(),
@@ -268,6 +270,7 @@ pub(crate) fn tcp(to: ClusterName, side: Side) -> Tcp {
         idle_timeout: None,
         max_duration: None,
         hash_source_ip: false,
+        tunnel: None,
         codec: TcpCodec::Raw,
         side,
         forward_by_sni: None,

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use pilotfish_emit::Encoded;
 use pilotfish_ir::cluster::{
-    Discovery, DnsFamily, Keepalive, OutlierDetection, Policy, UpstreamHttp, Warmup,
+    Discovery, DnsFamily, Keepalive, OutlierDetection, Places, Policy, UpstreamHttp, Warmup,
 };
 use pilotfish_ir::endpoint::Locality;
 use pilotfish_ir::listener::{DnsCache, Handler, Routes, Side, TcpCodec, Transport};
@@ -14,7 +14,9 @@ use pilotfish_ir::route::{
     Abort, Action, Body, Cors, Fault, HashPolicy, Mirror, PathMatch, Redirect, Retries, StringMatch,
 };
 use pilotfish_ir::tls::{CustomTls, MutualTls, SecretSource, UpstreamTls};
-use pilotfish_ir::{Cluster, ClusterName, Listener, Millionths, Millis, RouteTable, VirtualHost};
+use pilotfish_ir::{
+    Cluster, ClusterName, Listener, Millionths, Millis, RouteTable, Share, VirtualHost,
+};
 use serde_json::{Value, json};
 
 use crate::listeners::{gateway, virtual_inbound};
@@ -43,11 +45,11 @@ fn clusters() -> Vec<Cluster> {
     let mut pooled = service(named("pooled"));
     pooled.http = UpstreamHttp::Downstream;
     pooled.balancing.policy = Policy::RoundRobin;
-    pooled.balancing.locality_weighted = true;
+    pooled.balancing.places = Places::Weighted;
     pooled.balancing.warmup = Some(Warmup {
-        window: Millis::secs(60),
-        minimum_percent: Some(20),
-        aggression: Some(1500),
+        window: Some(Millis::secs(60)),
+        minimum_percent: Some(20.0.into()),
+        aggression: Some(1.5.into()),
     });
     pooled.pool.max_requests_per_connection = Some(3);
     pooled.pool.idle_timeout = Some(Millis::secs(30));
@@ -153,7 +155,7 @@ fn rich_host() -> VirtualHost {
     });
     rich.mirrors = vec![Mirror {
         cluster: named("ring"),
-        share: Millionths(333_000),
+        share: Share::Millionths(Millionths(333_000)),
         disable_shadow_suffix: true,
     }];
     rich.hash = vec![
@@ -163,13 +165,13 @@ fn rich_host() -> VirtualHost {
             ttl: Some(Millis(0)),
             attributes: vec![(text("SameSite"), text("Strict"))],
         },
-        HashPolicy::SourceIp,
+        HashPolicy::SourceIp(true),
     ];
     let mut first = route("rich", Action::Forward(Box::new(rich)));
     first.matches.path = PathMatch::SegmentPrefix(text("/rich"));
     first.fault = Some(Fault {
-        delay: Some((Millis::secs(1), Millionths(1000))),
-        abort: Some((Abort::Http(503), Millionths(1000))),
+        delay: Some((Millis::secs(1), Share::Percent(10))),
+        abort: Some((Abort::Http(503), Some(Share::Percent(10)))),
     });
     first.cors = Some(Cors {
         origins: vec![StringMatch::Regex(text("https://.*"))],
