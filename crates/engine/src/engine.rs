@@ -17,7 +17,8 @@ use pilotfish_xds::{ResourceSet, TypeUrl, View};
 use crate::facts::ProxyFacts;
 use crate::section::{Interners, Section};
 use crate::selectors::Selectors;
-use crate::sheet::Sheet;
+use crate::memo::Memo;
+use crate::sheet::{Sheet, Work};
 
 /// The label by which endpoints of the same node are preferred; the node is part of the scope if somebody reads it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -36,6 +37,8 @@ pub struct Engine {
     state: RwLock<State>,
     /// Sheets by section. A sheet lives as long as a proxy uses it.
     sheets: Mutex<HashMap<Section, Weak<Shared>>>,
+    /// Memos by family. A memo lives as long as a sheet of the family.
+    memos: Mutex<HashMap<Section, Weak<Mutex<Memo>>>>,
     interners: Interners,
 }
 
@@ -59,6 +62,8 @@ struct State {
 struct Shared {
     section: Section,
     sheet: Mutex<Sheet>,
+    /// Pieces that scopes of the same family share. Locked after the sheet.
+    memo: Arc<Mutex<Memo>>,
 }
 
 /// What a change did.
@@ -113,6 +118,7 @@ impl Engine {
                 node_bound: 0,
             }),
             sheets: Mutex::default(),
+            memos: Mutex::default(),
             interners: Interners::default(),
         }
     }
@@ -249,30 +255,33 @@ impl Engine {
 
     fn refreshed(&self, shared: &Shared) -> ResourceSet {
         let mut sheet = lock(&shared.sheet);
-        let (world, generation, since) = {
+        if sheet.is_current(self.generation()) {
+            return sheet.set().clone();
+        }
+        let mut memo = lock(&shared.memo);
+        // Read under the lock of the memo, so that nobody has brought it further than this world.
+        let (world, generation) = {
             let state = self.read();
-            let missing = state
+            let missed = state
                 .history
                 .front()
-                .is_some_and(|(first, _)| *first > sheet.generation + 1)
-                || sheet.generation < state.renumbered;
-            let since: Option<Vec<Arc<[Fact]>>> = (!missing).then(|| {
-                state
-                    .history
-                    .iter()
-                    .filter(|(g, _)| *g > sheet.generation)
-                    .map(|(_, f)| f.clone())
-                    .collect()
-            });
-            (state.world.clone(), state.generation, since)
+                .is_some_and(|(first, _)| *first > memo.generation + 1);
+            if missed || memo.is_empty() || memo.generation < state.renumbered {
+                memo.forget(state.generation);
+            }
+            let since = memo.generation;
+            for (generation, facts) in state.history.iter().filter(|(g, _)| *g > since) {
+                memo.advance(*generation, facts.iter(), &self.interners.facts);
+            }
+            (state.world.clone(), state.generation)
         };
-        if since.is_none() {
-            sheet.forget();
-        }
-        let changes = since.unwrap_or_default();
-        let facts = changes.iter().flat_map(|f| f.iter());
-        sheet.refresh(&shared.section, &world, facts, &self.interners);
-        sheet.generation = generation;
+        memo.generation = generation;
+        sheet.refresh(Work {
+            section: &shared.section,
+            world: &world,
+            memo: &mut memo,
+            shared: &self.interners,
+        });
         sheet.set().clone()
     }
 
@@ -331,9 +340,25 @@ impl Engine {
         let shared = Arc::new(Shared {
             section: section.clone(),
             sheet: Mutex::default(),
+            memo: self.memo(&section),
         });
         sheets.insert(section, Arc::downgrade(&shared));
         shared
+    }
+}
+
+impl Engine {
+    /// The memo of a section's family.
+    fn memo(&self, section: &Section) -> Arc<Mutex<Memo>> {
+        let mut memos = lock(&self.memos);
+        let family = section.family();
+        if let Some(memo) = memos.get(&family).and_then(Weak::upgrade) {
+            return memo;
+        }
+        memos.retain(|_, w| w.strong_count() > 0);
+        let memo = Arc::default();
+        memos.insert(family, Arc::downgrade(&memo));
+        memo
     }
 }
 

@@ -13,6 +13,7 @@
 mod engine;
 mod facts;
 mod intern;
+mod memo;
 mod section;
 mod selectors;
 mod sheet;

@@ -8,13 +8,14 @@ use pilotfish_config::ObjectKey;
 use pilotfish_emit::{self as emit, Dialect, Encoded};
 use pilotfish_lower::route::{HostKey, TableKey};
 use pilotfish_lower::{
-    ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
+    Client, ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
     SecretScope, cluster, dns, endpoint, gateway, inbound, outbound, route, secret, visibility,
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
 
 use crate::intern::{self, FactIds, Interner};
+use crate::memo::{Output, Piece};
 
 /// One part of a configuration for one scope; equal values are the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,8 +52,10 @@ pub(crate) enum PieceKey {
 /// An encoded virtual host.
 #[derive(Debug)]
 pub(crate) struct HostBytes {
+    /// Equal for equal hosts.
+    id: u128,
     pub(crate) domains: Vec<Text>,
-    pub(crate) bytes: Bytes,
+    bytes: Bytes,
     pub(crate) sources: Arc<[Text]>,
 }
 
@@ -64,14 +67,106 @@ pub(crate) struct Interners {
     pub(crate) facts: FactIds,
 }
 
+impl Interners {
+    /// The table that these hosts make up.
+    pub(crate) fn table(
+        &self,
+        table: &pilotfish_ir::RouteTable,
+        hosts: &[Arc<HostBytes>],
+        sources: &Arc<[Text]>,
+    ) -> Arc<Resource> {
+        let ids: Vec<u128> = hosts.iter().map(|h| h.id).collect();
+        self.resources
+            .get(intern::key(&("rds", table, ids, sources)), || {
+                let bytes: Vec<Bytes> = hosts.iter().map(|h| h.bytes.clone()).collect();
+                let encoded = emit::route_table(table, &bytes);
+                Resource::new(encoded.name, encoded.any, sources.clone())
+            })
+    }
+}
+
 /// Sources as text, in order.
 pub(crate) fn source_names(sources: &BTreeSet<ObjectKey>) -> Arc<[Text]> {
     sources.iter().map(|k| Text::from(k.to_string())).collect()
 }
 
 impl Section {
+    /// The proxy as pieces may ask about it.
+    pub(crate) fn client(&self) -> &Client {
+        match self {
+            Self::Clusters(s, _) => &s.client,
+            Self::Endpoints(s, _) => &s.client,
+            Self::Routes(s, _) => &s.client,
+            Self::Listeners(s, _) => &s.client,
+            Self::InboundClusters(s, _) | Self::InboundListeners(s, _) => &s.client,
+            Self::Names(s) => &s.client,
+            Self::Secrets(s, _) => &s.client,
+        }
+    }
+
+    /// The section without what pieces can ask about: scopes of which it is equal share pieces.
+    pub(crate) fn family(&self) -> Self {
+        let mut out = self.clone();
+        let client = match &mut out {
+            Self::Clusters(s, _) => &mut s.client,
+            Self::Endpoints(s, _) => &mut s.client,
+            Self::Routes(s, _) => &mut s.client,
+            Self::Listeners(s, _) => &mut s.client,
+            Self::InboundClusters(s, _) | Self::InboundListeners(s, _) => &mut s.client,
+            Self::Names(s) => &mut s.client,
+            Self::Secrets(s, _) => &mut s.client,
+        };
+        *client = client.anonymous();
+        out
+    }
+
+    /// Builds one piece. `intern` gives the one allocation of a key.
+    pub(crate) fn build(
+        &self,
+        reader: Reader<'_>,
+        key: &PieceKey,
+        shared: &Interners,
+        intern: impl FnMut(PieceKey) -> Arc<PieceKey>,
+    ) -> Piece {
+        let (output, record) = match key {
+            PieceKey::Roots => {
+                let keys: BTreeSet<PieceKey> = self.roots(&reader).into_iter().collect();
+                let record = reader.into_record();
+                let chosen_by = source_names(&record.sources);
+                let keys = keys.into_iter().map(intern).collect();
+                (Output::Keys(keys, chosen_by), record)
+            }
+            PieceKey::Table(table) => {
+                let hosts = self.hosts(&reader, table);
+                let record = reader.into_record();
+                let chosen_by = source_names(&record.sources);
+                let keys = hosts.into_iter().map(|h| PieceKey::Host(table.clone(), h));
+                (Output::Keys(keys.map(intern).collect(), chosen_by), record)
+            }
+            PieceKey::Host(table, host) => {
+                let (host, record) = self.host(reader, table, host, &BTreeSet::new(), shared);
+                (Output::Host(host), record)
+            }
+            _ => match self.names(&reader, key) {
+                Some(bytes) => {
+                    let record = reader.into_record();
+                    let sources = source_names(&record.sources);
+                    (Output::Names(bytes, sources), record)
+                }
+                None => {
+                    let drafts = self.resources(&reader, key);
+                    let record = reader.into_record();
+                    let sources = source_names(&record.sources);
+                    let finished = drafts.into_iter().map(|d| d.finish(&sources, shared));
+                    (Output::Resources(finished.collect()), record)
+                }
+            },
+        };
+        Piece::new(output, record, &shared.facts)
+    }
+
     /// The pieces of this section.
-    pub(crate) fn roots(&self, r: &Reader<'_>) -> Vec<PieceKey> {
+    fn roots(&self, r: &Reader<'_>) -> Vec<PieceKey> {
         match self {
             Self::Clusters(s, _) => with_fixed(visible(r, &s.client)),
             Self::Endpoints(s, _) => visible(r, &s.client),
@@ -96,7 +191,7 @@ impl Section {
     }
 
     /// The resources of one piece, encoded. `finish` gives the sources once everything has been read.
-    pub(crate) fn resources(&self, r: &Reader<'_>, key: &PieceKey) -> Vec<Draft> {
+    fn resources(&self, r: &Reader<'_>, key: &PieceKey) -> Vec<Draft> {
         match (self, key) {
             (Self::Clusters(s, d), PieceKey::Fixed) => clusters(cluster::fixed(r, s), d),
             (Self::Clusters(s, d), PieceKey::Service(id)) => {
@@ -135,7 +230,7 @@ impl Section {
     }
 
     /// The names of a service, encoded; `None` for other sections.
-    pub(crate) fn names(&self, r: &Reader<'_>, key: &PieceKey) -> Option<Bytes> {
+    fn names(&self, r: &Reader<'_>, key: &PieceKey) -> Option<Bytes> {
         match (self, key) {
             (Self::Names(s), PieceKey::Service(id)) => Some(emit::names(&dns::names(r, s, id))),
             _ => None,
@@ -143,7 +238,7 @@ impl Section {
     }
 
     /// The virtual hosts of a table, in order of ownership.
-    pub(crate) fn hosts(&self, r: &Reader<'_>, table: &TableKey) -> Vec<HostKey> {
+    fn hosts(&self, r: &Reader<'_>, table: &TableKey) -> Vec<HostKey> {
         let Self::Routes(s, _) = self else {
             return Vec::new();
         };
@@ -169,10 +264,12 @@ impl Section {
         let record = reader.into_record();
         let sources = source_names(&record.sources);
         let host = lowered.filter(|h| !h.domains.is_empty()).map(|h| {
+            let id = intern::key(&("vhost", &h, d, &sources));
             shared
                 .hosts
-                .get(intern::key(&("vhost", &h, d, &sources)), || {
+                .get(id, || {
                     Arc::new(HostBytes {
+                        id,
                         bytes: emit::virtual_host(&h, d),
                         domains: h.domains.clone(),
                         sources: sources.clone(),

@@ -72,26 +72,174 @@ pub enum Interception {
 }
 
 /// A proxy as a client of the mesh: the part every outbound section needs.
+///
+/// What differs between most proxies (namespace, labels) can only be asked about, and each answer is recorded: what was
+/// made for one proxy serves all that would have answered the same.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client {
     /// What it does.
     pub kind: ProxyKind,
-    /// Namespace.
-    pub namespace: Text,
-    /// DNS domain its short names are resolved in, such as `shop.svc.cluster.local`.
-    pub dns_domain: Text,
     /// Address families.
     pub families: Families,
     /// It captures DNS, so allocated addresses reach it.
     pub dns_capture: bool,
-    /// Labels that some selector reads; no others.
-    pub labels: BTreeMap<Text, Text>,
     /// How it gets connections.
     pub interception: Interception,
     /// It may bind ports below 1024.
     pub privileged: bool,
     /// How it conducts itself on connections; [`Conduct::unknown`] where that does not count.
     pub conduct: Arc<Conduct>,
+    who: Who,
+}
+
+/// Who a client is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Who {
+    /// Namespace.
+    pub namespace: Text,
+    /// DNS domain its short names are resolved in, such as `shop.svc.cluster.local`.
+    pub dns_domain: Text,
+    /// Labels that some selector reads; no others.
+    pub labels: BTreeMap<Text, Text>,
+}
+
+/// What the first part of the DNS domain is replaced by in a client without a name, if it is the namespace.
+const NAMELESS: &str = "*";
+
+impl Client {
+    /// A client of unknown conduct.
+    pub fn new(kind: ProxyKind, families: Families, who: Who) -> Self {
+        Self {
+            kind,
+            families,
+            dns_capture: false,
+            interception: Interception::Redirect,
+            privileged: true,
+            conduct: Arc::default(),
+            who,
+        }
+    }
+
+    /// The client without what can be asked about it.
+    #[must_use]
+    pub fn anonymous(&self) -> Self {
+        let domain = match self.dns() {
+            (Some(namespace), root) if *namespace == *self.who.namespace => {
+                Text::from(format!("{NAMELESS}.svc.{root}"))
+            }
+            _ => self.who.dns_domain.clone(),
+        };
+        Self {
+            who: Who {
+                dns_domain: domain,
+                ..Who::default()
+            },
+            ..self.clone()
+        }
+    }
+
+    /// Whether this holds of the client.
+    pub fn agrees(&self, known: &Known) -> bool {
+        let (own, labels) = (&self.who.namespace, &self.who.labels);
+        match known {
+            Known::In(namespace) => namespace == own,
+            Known::NotIn(namespace) => namespace != own,
+            Known::InNone(namespaces) => !namespaces.contains(own),
+            Known::Labelled(k, v) => labels.get(k) == Some(v),
+            Known::NotLabelled(k, v) => labels.get(k) != Some(v),
+            Known::Label(k, v) => labels.get(k) == v.as_ref(),
+        }
+    }
+
+    /// Whether it is in a namespace.
+    pub fn is_in(&self, reader: &Reader<'_>, namespace: &str) -> bool {
+        let yes = *self.who.namespace == *namespace;
+        let namespace = Text::from(namespace);
+        reader.knows(if yes {
+            Known::In(namespace)
+        } else {
+            Known::NotIn(namespace)
+        });
+        yes
+    }
+
+    /// Which of these namespaces it is in.
+    pub fn which_of<'n>(
+        &self,
+        reader: &Reader<'_>,
+        namespaces: &'n Arc<BTreeSet<Text>>,
+    ) -> Option<&'n Text> {
+        let found = namespaces.get(&self.who.namespace);
+        reader.knows(match found {
+            Some(own) => Known::In(own.clone()),
+            None => Known::InNone(namespaces.clone()),
+        });
+        found
+    }
+
+    /// Its namespace, for what names it.
+    pub fn namespace(&self, reader: &Reader<'_>) -> &Text {
+        reader.knows(Known::In(self.who.namespace.clone()));
+        &self.who.namespace
+    }
+
+    /// Whether what is exported like this from a namespace reaches it.
+    pub fn sees(&self, reader: &Reader<'_>, export_to: &ExportTo, from: &str) -> bool {
+        match export_to {
+            ExportTo::Public => true,
+            ExportTo::None => false,
+            ExportTo::Private => self.is_in(reader, from),
+            ExportTo::Namespaces(all) => all.iter().any(|n| self.is_in(reader, n)),
+        }
+    }
+
+    /// Whether it has a label with a value.
+    pub fn is_labelled(&self, reader: &Reader<'_>, key: &str, value: &str) -> bool {
+        let yes = self.who.labels.get(key).is_some_and(|have| **have == *value);
+        let (key, value) = (Text::from(key), Text::from(value));
+        reader.knows(if yes {
+            Known::Labelled(key, value)
+        } else {
+            Known::NotLabelled(key, value)
+        });
+        yes
+    }
+
+    /// The value of a label.
+    pub fn label(&self, reader: &Reader<'_>, key: &str) -> Option<&Text> {
+        let value = self.who.labels.get(key);
+        reader.knows(Known::Label(Text::from(key), value.cloned()));
+        value
+    }
+
+    /// Whether the resolver it uses completes short names of services of this namespace and domain without (`true`) or
+    /// with (`false`) the namespace; `None`: not at all.
+    pub fn completes(&self, reader: &Reader<'_>, namespace: &str, domain: &str) -> Option<bool> {
+        match self.dns() {
+            (Some(own), root) if root == domain => {
+                // Mostly the namespace it is in, which can be asked about.
+                Some(if *own == *self.who.namespace {
+                    self.is_in(reader, namespace)
+                } else {
+                    own == namespace
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// The DNS domain, unless it is one of a namespace of Kubernetes.
+    pub fn foreign_domain(&self) -> Option<&str> {
+        self.dns().0.is_none().then_some(&*self.who.dns_domain)
+    }
+
+    /// Namespace and cluster domain of the DNS domain.
+    fn dns(&self) -> (Option<&str>, &str) {
+        match self.who.dns_domain.split_once(".svc.") {
+            Some((namespace, root)) if !namespace.is_empty() => (Some(namespace), root),
+            _ => (None, &self.who.dns_domain),
+        }
+    }
 }
 
 /// What clusters depend on.

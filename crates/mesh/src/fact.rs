@@ -39,6 +39,8 @@ pub enum Fact {
     Delegate(Text),
     /// All Gateways.
     Gateways,
+    /// Which namespaces have Sidecar objects.
+    SidecarNamespaces,
     /// Sidecar objects of a namespace.
     Sidecars(Text),
     /// Gateways between networks.

@@ -23,6 +23,24 @@ pub struct Reader<'w> {
     record: RefCell<Record>,
 }
 
+/// Something that was found to hold of the proxy a product is made for. The product is right for every proxy of which
+/// all of it holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Known {
+    /// It is in this namespace.
+    In(Text),
+    /// It is not in this namespace.
+    NotIn(Text),
+    /// It is in none of these namespaces.
+    InNone(Arc<BTreeSet<Text>>),
+    /// It has this label with this value.
+    Labelled(Text, Text),
+    /// It does not have this label with this value.
+    NotLabelled(Text, Text),
+    /// The value of this label, if it has it.
+    Label(Text, Option<Text>),
+}
+
 /// What a [`Reader`] remembers.
 #[derive(Debug, Default)]
 pub struct Record {
@@ -30,6 +48,8 @@ pub struct Record {
     pub facts: BTreeSet<Fact>,
     /// Objects read.
     pub sources: BTreeSet<ObjectKey>,
+    /// What was asked about the proxy.
+    pub known: BTreeSet<Known>,
     /// Problems found.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -50,6 +70,11 @@ impl<'w> Reader<'w> {
 
     fn note(&self, fact: Fact) {
         self.record.borrow_mut().facts.insert(fact);
+    }
+
+    /// Says what was found to hold of the proxy.
+    pub fn knows(&self, known: Known) {
+        self.record.borrow_mut().known.insert(known);
     }
 
     /// Says that the product was made from this object.
@@ -186,6 +211,12 @@ impl<'w> Reader<'w> {
     pub fn gateways(&self) -> &'w Ranked {
         self.note(Fact::Gateways);
         &self.world.gateways
+    }
+
+    /// Namespaces that have Sidecar objects.
+    pub fn sidecar_namespaces(&self) -> &'w Arc<BTreeSet<Text>> {
+        self.note(Fact::SidecarNamespaces);
+        &self.world.sidecar_namespaces
     }
 
     /// Sidecar objects of a namespace, oldest first.

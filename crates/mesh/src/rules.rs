@@ -182,7 +182,11 @@ pub(crate) fn replace(
                 (differs, Fact::Gateways)
             }
             Place::Sidecars(namespace) => {
-                let (differs, _) = edit(&mut next.sidecars, &namespace, &change);
+                let (differs, moved) = edit(&mut next.sidecars, &namespace, &change);
+                if moved {
+                    next.sidecar_namespaces = Arc::new(next.sidecars.keys().cloned().collect());
+                    facts.insert(Fact::SidecarNamespaces);
+                }
                 (differs, Fact::Sidecars(namespace))
             }
         };

@@ -57,6 +57,8 @@ pub struct World {
     pub(crate) gateway_virtual_services: OrdMap<Text, Ranked>,
     pub(crate) gateways: Ranked,
     pub(crate) sidecars: OrdMap<Text, Ranked>,
+    /// The keys of `sidecars`.
+    pub(crate) sidecar_namespaces: Arc<BTreeSet<Text>>,
     pub(crate) workloads: OrdMap<Text, Arc<Workload>>,
     pub(crate) network_gateways: Arc<Vec<NetworkGateway>>,
     /// What all of it was derived from.
@@ -94,6 +96,7 @@ impl World {
             gateway_virtual_services: OrdMap::new(),
             gateways: Arc::default(),
             sidecars: OrdMap::new(),
+            sidecar_namespaces: Arc::default(),
             workloads: OrdMap::new(),
             network_gateways: Arc::default(),
             snapshot,
