@@ -8,16 +8,16 @@ use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
 use pilotfish_ir::listener::Tracing;
 use pilotfish_lower::{
     Client, ClusterScope, Conduct, EndpointScope, Families, InboundScope, ListenerScope, NameScope,
-    ProxyKind, RouteScope, SecretScope, conduct, visibility,
+    ProxyKind, RouteScope, SecretScope, Who, conduct, visibility,
 };
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
 use pilotfish_xds::{ResourceSet, TypeUrl, View};
 
 use crate::facts::ProxyFacts;
+use crate::memo::Memo;
 use crate::section::{Interners, Section};
 use crate::selectors::Selectors;
-use crate::memo::Memo;
 use crate::sheet::{Sheet, Work};
 
 /// The label by which endpoints of the same node are preferred; the node is part of the scope if somebody reads it.
@@ -392,31 +392,29 @@ fn sections(
     };
     let v4 = facts.addresses.iter().any(|a| !a.contains(':'));
     let v6 = facts.addresses.iter().any(|a| a.contains(':'));
-    let client = Client {
-        kind: facts.kind,
+    let families = match (v4, v6) {
+        (true, true) if reader.settings().dual_stack => Families::Dual,
+        (false, _) => Families::V6,
+        _ => Families::V4,
+    };
+    let who = Who {
         namespace: facts.namespace.clone(),
         dns_domain: facts.dns_domain.clone(),
-        families: match (v4, v6) {
-            (true, true) if reader.settings().dual_stack => Families::Dual,
-            (false, _) => Families::V6,
-            _ => Families::V4,
-        },
-        dns_capture: facts.dns_capture,
         labels: selectors.relevant(labels),
-        interception: facts.interception,
-        privileged: facts.privileged,
-        conduct: Arc::new(Conduct::new(
-            facts.config.as_deref(),
-            reader.mesh().default_config.as_ref(),
-            facts.kind,
-            &facts.extras,
-        )),
     };
+    let mut client = Client::new(facts.kind, families, who);
+    client.dns_capture = facts.dns_capture;
+    client.interception = facts.interception;
+    client.privileged = facts.privileged;
+    client.conduct = UNKNOWN.clone();
     // Endpoints and names are the same however a proxy conducts itself.
-    let anyone = Client {
-        conduct: UNKNOWN.clone(),
-        ..client.clone()
-    };
+    let anyone = client.clone();
+    client.conduct = Arc::new(Conduct::new(
+        facts.config.as_deref(),
+        reader.mesh().default_config.as_ref(),
+        facts.kind,
+        &facts.extras,
+    ));
     // Where the workload runs is known better than what its proxy was told.
     let known = workload
         .map(|w| w.locality.clone())

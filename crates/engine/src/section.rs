@@ -8,8 +8,9 @@ use pilotfish_config::ObjectKey;
 use pilotfish_emit::{self as emit, Dialect, Encoded};
 use pilotfish_lower::route::{HostKey, TableKey};
 use pilotfish_lower::{
-    Client, ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind, RouteScope,
-    SecretScope, cluster, dns, endpoint, gateway, inbound, outbound, route, secret, visibility,
+    Client, ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind,
+    RouteScope, SecretScope, cluster, dns, endpoint, gateway, inbound, outbound, route, secret,
+    visibility,
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
@@ -265,16 +266,14 @@ impl Section {
         let sources = source_names(&record.sources);
         let host = lowered.filter(|h| !h.domains.is_empty()).map(|h| {
             let id = intern::key(&("vhost", &h, d, &sources));
-            shared
-                .hosts
-                .get(id, || {
-                    Arc::new(HostBytes {
-                        id,
-                        bytes: emit::virtual_host(&h, d),
-                        domains: h.domains.clone(),
-                        sources: sources.clone(),
-                    })
+            shared.hosts.get(id, || {
+                Arc::new(HostBytes {
+                    id,
+                    bytes: emit::virtual_host(&h, d),
+                    domains: h.domains.clone(),
+                    sources: sources.clone(),
                 })
+            })
         });
         (host, record)
     }

@@ -91,8 +91,7 @@ impl Sheet {
                     self.replace_keys(&key, &mut work, &mut dirty, &mut splice);
                 }
                 // A table that left took its hosts with it.
-                PieceKey::Host(t, _)
-                    if !self.pieces.contains_key(&PieceKey::Table(t.clone())) => {}
+                PieceKey::Host(t, _) if !self.pieces.contains_key(&PieceKey::Table(t.clone())) => {}
                 PieceKey::Host(t, _) => {
                     let new = work.piece(&key);
                     let old = self.pieces.insert(key.clone(), new.clone());
@@ -141,7 +140,8 @@ impl Sheet {
                 _ => None,
             }));
         }
-        let (was, is): (BTreeSet<_>, BTreeSet<_>) = (before.iter().collect(), after.iter().collect());
+        let (was, is): (BTreeSet<_>, BTreeSet<_>) =
+            (before.iter().collect(), after.iter().collect());
         for gone in was.difference(&is) {
             dirty.remove(*gone);
             self.remove(gone, splice);
@@ -242,10 +242,16 @@ impl Sheet {
                 continue;
             };
             let part = if h.domains.iter().any(|d| owned.contains(d)) {
-                let taken: BTreeSet<Text> =
-                    h.domains.iter().filter(|d| owned.contains(*d)).cloned().collect();
+                let taken: BTreeSet<Text> = h
+                    .domains
+                    .iter()
+                    .filter(|d| owned.contains(*d))
+                    .cloned()
+                    .collect();
                 let reader = Reader::new(work.world);
-                work.section.host(reader, table, host, &taken, work.shared).0
+                work.section
+                    .host(reader, table, host, &taken, work.shared)
+                    .0
             } else {
                 Some(h.clone())
             };

@@ -143,6 +143,34 @@ proptest! {
         }
     }
 
+    /// Pieces are shared by proxies that answer the same to what was asked. If something was read without asking, a proxy
+    /// in company gets what was made for another.
+    #[test]
+    fn alone_is_as_in_company(texts in common::mesh(30), furnished in any::<bool>()) {
+        let write = |bench: &mut Bench| {
+            if furnished {
+                bench.write(FURNISHED);
+            }
+            bench.put(&texts);
+        };
+        let mut company = Bench::new(settings(false));
+        write(&mut company);
+        let together = company.dump();
+        for (name, facts) in common::proxies::all() {
+            let mut alone = Bench::with(settings(false), vec![(name, facts)]);
+            write(&mut alone);
+            let own = alone.dump();
+            let same: common::bench::Dump = together
+                .iter()
+                .filter(|((proxy, _), _)| *proxy == name)
+                .map(|(k, v)| (*k, v.clone()))
+                .collect();
+            if let Some(d) = difference(&own, &same) {
+                prop_assert!(false, "alone (left) and in company (right): {d}");
+            }
+        }
+    }
+
     /// Whoever asks, equal pieces are one piece in memory: that is what makes many proxies cheap.
     #[test]
     fn equal_resources_of_one_dialect_are_the_same(texts in common::mesh(30), furnished in any::<bool>()) {

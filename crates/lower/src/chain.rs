@@ -293,7 +293,7 @@ fn written_chains(
             for m in tls
                 .r#match
                 .iter()
-                .filter(|m| tls_applies(m, scope, offer.number))
+                .filter(|m| tls_applies(reader, m, scope, offer.number))
             {
                 let server_names = m.sni_hosts.iter().map(|s| Text::from(s.as_str())).collect();
                 let matches = ChainMatch {
@@ -321,14 +321,14 @@ fn written_chains(
         let hit = tcp
             .r#match
             .iter()
-            .find(|m| tcp_applies(m, scope, offer.number));
+            .find(|m| tcp_applies(reader, m, scope, offer.number));
         if !tcp.r#match.is_empty() && hit.is_none() {
             continue;
         }
         let own: Vec<String> = tcp
             .r#match
             .iter()
-            .filter(|m| tcp_applies(m, scope, offer.number))
+            .filter(|m| tcp_applies(reader, m, scope, offer.number))
             .flat_map(|m| m.destination_subnets.clone())
             .collect();
         let everything =
@@ -354,18 +354,28 @@ fn mesh_gateway(gateways: &[String]) -> bool {
     gateways.is_empty() || gateways.iter().any(|g| g == "mesh")
 }
 
-fn tls_applies(m: &TlsMatchAttributes, scope: &ListenerScope, port: u16) -> bool {
+fn tls_applies(
+    reader: &Reader<'_>,
+    m: &TlsMatchAttributes,
+    scope: &ListenerScope,
+    port: u16,
+) -> bool {
     (m.port == 0 || m.port == u32::from(port))
         && mesh_gateway(&m.gateways)
-        && selects(&m.source_labels, &scope.client)
-        && (m.source_namespace.is_empty() || m.source_namespace == *scope.client.namespace)
+        && selects(reader, &m.source_labels, &scope.client)
+        && (m.source_namespace.is_empty() || scope.client.is_in(reader, &m.source_namespace))
 }
 
-fn tcp_applies(m: &L4MatchAttributes, scope: &ListenerScope, port: u16) -> bool {
+fn tcp_applies(
+    reader: &Reader<'_>,
+    m: &L4MatchAttributes,
+    scope: &ListenerScope,
+    port: u16,
+) -> bool {
     (m.port == 0 || m.port == u32::from(port))
         && mesh_gateway(&m.gateways)
-        && selects(&m.source_labels, &scope.client)
-        && (m.source_namespace.is_empty() || m.source_namespace == *scope.client.namespace)
+        && selects(reader, &m.source_labels, &scope.client)
+        && (m.source_namespace.is_empty() || scope.client.is_in(reader, &m.source_namespace))
 }
 
 /// Where a rule for byte streams stands.

@@ -191,7 +191,7 @@ pub(crate) fn groups(
         .collect();
     let preference = locality::preference(reader, policy.load_balancer.as_ref(), service);
     let groups = match &preference {
-        Some(p) => locality::apply(groups, p, scope, policy.outlier_detection.is_some()),
+        Some(p) => locality::apply(reader, groups, p, scope, policy.outlier_detection.is_some()),
         None => groups,
     };
     groups

@@ -29,7 +29,7 @@ pub mod visibility;
 pub use conduct::Conduct;
 pub use scope::{
     Client, ClusterScope, EndpointScope, Families, InboundScope, Interception, ListenerScope,
-    NameScope, ProxyKind, RouteScope, SecretScope,
+    NameScope, ProxyKind, RouteScope, SecretScope, Who,
 };
 
 /// A string that is shared, not copied.

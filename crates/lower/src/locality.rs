@@ -132,6 +132,7 @@ pub trait Member {
 
 /// Gives groups their priorities and weights.
 pub fn apply<E: Member + Clone>(
+    reader: &Reader<'_>,
     groups: Vec<Group<E>>,
     preference: &Preference,
     scope: &EndpointScope,
@@ -154,7 +155,7 @@ pub fn apply<E: Member + Clone>(
             failover_priority,
             ..
         } => {
-            let groups = by_labels(groups, failover_priority, scope);
+            let groups = by_labels(reader, groups, failover_priority, scope);
             if failover.is_empty() {
                 groups
             } else {
@@ -166,7 +167,7 @@ pub fn apply<E: Member + Clone>(
             let groups = if setting.failover_priority.is_empty() {
                 groups
             } else {
-                by_labels(groups, &setting.failover_priority, scope)
+                by_labels(reader, groups, &setting.failover_priority, scope)
             };
             // Zones are balanced within a priority, so other regions must not be in the first.
             ordered(groups, |place| {
@@ -268,6 +269,7 @@ fn compact<E>(mut groups: Vec<Group<E>>) -> Vec<Group<E>> {
 
 /// Splits groups by how many of the leading labels an endpoint shares with the client; more is better.
 fn by_labels<E: Member + Clone>(
+    reader: &Reader<'_>,
     groups: Vec<Group<E>>,
     labels: &[String],
     scope: &EndpointScope,
@@ -275,7 +277,7 @@ fn by_labels<E: Member + Clone>(
     let mut split: BTreeMap<(u32, usize), Group<E>> = BTreeMap::new();
     for (i, group) in groups.into_iter().enumerate() {
         for member in group.members {
-            let priority = unmatched(labels, scope, member.facts());
+            let priority = unmatched(reader, labels, scope, member.facts());
             split
                 .entry((priority, i))
                 .or_insert_with(|| Group {
@@ -301,7 +303,12 @@ fn by_labels<E: Member + Clone>(
 
 /// Labels left after the leading ones that match; 0 is the best. If the network comes first, endpoints of another one are
 /// worse than all of the client's own, and ordered by the labels that follow.
-fn unmatched(labels: &[String], scope: &EndpointScope, endpoint: &Endpoint) -> u32 {
+fn unmatched(
+    reader: &Reader<'_>,
+    labels: &[String],
+    scope: &EndpointScope,
+    endpoint: &Endpoint,
+) -> u32 {
     let matches = |spec: &String| {
         let (label, wanted) = spec
             .split_once('=')
@@ -309,7 +316,7 @@ fn unmatched(labels: &[String], scope: &EndpointScope, endpoint: &Endpoint) -> u
         let have = endpoint_value(endpoint, label);
         match wanted {
             Some(v) => &*have == v,
-            None => have == client_value(scope, label),
+            None => have == client_value(reader, scope, label),
         }
     };
     let elsewhere = labels.first().is_some_and(|l| l == NETWORK && !matches(l));
@@ -318,7 +325,7 @@ fn unmatched(labels: &[String], scope: &EndpointScope, endpoint: &Endpoint) -> u
     (labels.len() - skipped - matched + extra) as u32
 }
 
-fn client_value(scope: &EndpointScope, label: &str) -> Text {
+fn client_value(reader: &Reader<'_>, scope: &EndpointScope, label: &str) -> Text {
     match label {
         NETWORK => scope.network.clone(),
         REGION => scope.locality.region.clone(),
@@ -326,7 +333,11 @@ fn client_value(scope: &EndpointScope, label: &str) -> Text {
         SUBZONE => scope.locality.subzone.clone(),
         HOSTNAME => scope.node.clone(),
         CLUSTER => scope.cluster.clone(),
-        other => scope.client.labels.get(other).cloned().unwrap_or_default(),
+        other => scope
+            .client
+            .label(reader, other)
+            .cloned()
+            .unwrap_or_default(),
     }
 }
 

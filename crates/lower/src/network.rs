@@ -151,16 +151,22 @@ pub(crate) fn endpoint(gateway: &NetworkGateway, weight: u32) -> (Arc<Endpoint>,
 
 /// Whether a proxy passes connections of other networks on by their server name.
 pub(crate) fn passes_on(reader: &Reader<'_>, client: &Client) -> bool {
-    client.kind == ProxyKind::Router
-        && reader.gateways().iter().any(|object| {
-            object.get::<Gateway>().is_some_and(|spec| {
-                selects(&spec.selector, client)
-                    && spec.servers.iter().any(|server| {
-                        let tls = server.tls.as_ref();
-                        tls.is_some_and(|t| t.mode == ServerTlsMode::AutoPassthrough)
-                    })
-            })
+    if client.kind != ProxyKind::Router {
+        return false;
+    }
+    let gateway = reader.gateways().iter().find(|object| {
+        object.get::<Gateway>().is_some_and(|spec| {
+            selects(reader, &spec.selector, client)
+                && spec.servers.iter().any(|server| {
+                    let tls = server.tls.as_ref();
+                    tls.is_some_and(|t| t.mode == ServerTlsMode::AutoPassthrough)
+                })
         })
+    });
+    if let Some(object) = gateway {
+        reader.uses(&object.key);
+    }
+    gateway.is_some()
 }
 
 /// The least common multiple of the numbers of gateways that may share a weight: of each network, and of each network and

@@ -252,12 +252,12 @@ pub(crate) fn visible(
     o: &Object,
     vs: &VirtualService,
 ) -> bool {
-    policy::export_to(
+    let export_to = policy::export_to(
         &vs.export_to,
         &reader.mesh().default_virtual_service_export_to,
         &o.key.namespace,
-    )
-    .visible(&client.namespace, &o.key.namespace)
+    );
+    client.sees(reader, &export_to, &o.key.namespace)
 }
 
 /// The VirtualService that applies to a host: the one for the most specific host; of those the one meant for the client's
@@ -286,7 +286,7 @@ fn audience(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualServic
     let default = &reader.mesh().default_virtual_service_export_to;
     match policy::export_to(&vs.export_to, default, &o.key.namespace) {
         ExportTo::Public => 2,
-        _ if o.key.namespace == client.namespace => 0,
+        _ if client.is_in(reader, &o.key.namespace) => 0,
         _ => 1,
     }
 }
@@ -475,11 +475,11 @@ fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text>
         .aliases
         .iter()
         .filter_map(|id| reader.service(id))
-        .filter(|s| visibility::exported(s, client))
+        .filter(|s| visibility::exported(reader, s, client))
         .map(|s| &s.id.host);
     for h in std::iter::once(&service.id.host).chain(aliases) {
         out.push(domain_name(h));
-        out.extend(short_names(h, &client.dns_domain));
+        out.extend(short_names(reader, h, client));
     }
     if service.is_headless() {
         let every: Vec<Text> = out.iter().map(|d| Text::from(format!("*.{d}"))).collect();
@@ -493,35 +493,28 @@ fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text>
     out
 }
 
-/// Short names that the resolver of `dns_domain` completes to `host`.
-fn short_names(h: &str, dns_domain: &str) -> Vec<Text> {
+/// Short names that the resolver of a client completes to `host`.
+fn short_names(reader: &Reader<'_>, h: &str, client: &Client) -> Vec<Text> {
     let mut out = Vec::new();
     if h.parse::<std::net::IpAddr>().is_err() {
         out.push(Text::from(format!("{h}.")));
     }
-    let (client_namespace, client_root) =
-        dns_domain.split_once(".svc.").unwrap_or(("", dns_domain));
-    match h.split_once(".svc.") {
-        Some((full, root)) if root == client_root && !client_namespace.is_empty() => {
-            let Some((name, namespace)) = full.split_once('.') else {
-                return out;
-            };
-            if namespace == client_namespace {
-                out.push(Text::from(name));
-            }
-            out.push(Text::from(format!("{full}.svc")));
-            out.push(Text::from(full));
+    if let Some((full, domain)) = h.split_once(".svc.")
+        && let Some((name, namespace)) = full.split_once('.')
+        && let Some(alone) = client.completes(reader, namespace, domain)
+    {
+        if alone {
+            out.push(Text::from(name));
         }
-        _ => {
-            // Outside Kubernetes only what the client's own domain completes.
-            if let Some(short) = h
-                .strip_suffix(dns_domain)
-                .and_then(|s| s.strip_suffix('.'))
-                .filter(|s| !s.is_empty() && !dns_domain.is_empty())
-            {
-                out.push(Text::from(short));
-            }
-        }
+        out.push(Text::from(format!("{full}.svc")));
+        out.push(Text::from(full));
+    }
+    // Outside Kubernetes only what the client's own domain completes.
+    if let Some(domain) = client.foreign_domain().filter(|d| !d.is_empty())
+        && let Some(short) = h.strip_suffix(domain).and_then(|s| s.strip_suffix('.'))
+        && !short.is_empty()
+    {
+        out.push(Text::from(short));
     }
     out
 }

@@ -191,21 +191,30 @@ fn seen<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Shelved<
         .iter()
         .any(|e| e == ".");
     let candidates = reader.destination_rules(&service.id.host);
-    let own = if &*client.namespace == root {
+    let namespaces: BTreeSet<&str> = candidates
+        .iter()
+        .flat_map(|ranked| ranked.iter())
+        .map(|o| &*o.key.namespace)
+        .collect();
+    if let Some(own) = namespaces.into_iter().find(|n| client.is_in(reader, n)) {
         // What the root namespace says to everybody must not hide what a service's own namespace says.
-        Shelf::Private
-    } else {
-        Shelf::Local
-    };
-    let local = shelved(&candidates, &client.namespace, own, private);
-    if !local.is_empty() {
-        return local;
+        let shelf = if own == root {
+            Shelf::Private
+        } else {
+            Shelf::Local
+        };
+        let local = shelved(&candidates, own, shelf, private);
+        if !local.is_empty() {
+            return local;
+        }
     }
     [&*service.id.namespace, root]
         .into_iter()
         .map(|namespace| {
             let mut found = shelved(&candidates, namespace, Shelf::Exported, private);
-            found.retain(|(to, _)| reaches(to, &client.namespace));
+            found.retain(|(to, _)| {
+                to.is_empty() || to.contains("*") || to.iter().any(|n| client.is_in(reader, n))
+            });
             found
         })
         .find(|found| !found.is_empty())
@@ -227,18 +236,16 @@ pub fn rule<'w>(reader: &Reader<'w>, client: &Client, service: &Service) -> Opti
     let seen = seen(reader, client, service);
     let selects = |r: &Rule<'_>| {
         r.spec.workload_selector.as_ref().is_some_and(|s| {
-            s.match_labels.iter().all(|(k, v)| {
-                client
-                    .labels
-                    .get(k.as_str())
-                    .is_some_and(|have| **have == **v)
-            })
+            s.match_labels
+                .iter()
+                .all(|(k, v)| client.is_labelled(reader, k, v))
         })
     };
     let selected = seen
         .iter()
         .map(|(_, r)| r)
-        .find(|r| *r.object.key.namespace == *client.namespace && selects(r))
+        .filter(|r| r.spec.workload_selector.is_some())
+        .find(|r| client.is_in(reader, &r.object.key.namespace) && selects(r))
         .cloned();
     used(reader, selected.or_else(|| for_all(seen)))
 }

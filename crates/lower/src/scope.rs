@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pilotfish_ir::listener::Tracing;
 use pilotfish_ir::tls::CertificateFiles;
-use pilotfish_mesh::{Instance, Locality};
+use pilotfish_mesh::reader::Known;
+use pilotfish_mesh::{ExportTo, Instance, Locality, Reader};
 
 use crate::Text;
 use crate::conduct::Conduct;
@@ -115,7 +116,7 @@ impl Client {
             dns_capture: false,
             interception: Interception::Redirect,
             privileged: true,
-            conduct: Arc::default(),
+            conduct: Arc::new(Conduct::unknown()),
             who,
         }
     }
@@ -195,7 +196,11 @@ impl Client {
 
     /// Whether it has a label with a value.
     pub fn is_labelled(&self, reader: &Reader<'_>, key: &str, value: &str) -> bool {
-        let yes = self.who.labels.get(key).is_some_and(|have| **have == *value);
+        let yes = self
+            .who
+            .labels
+            .get(key)
+            .is_some_and(|have| **have == *value);
         let (key, value) = (Text::from(key), Text::from(value));
         reader.knows(if yes {
             Known::Labelled(key, value)

@@ -50,7 +50,7 @@ pub fn routes<'w>(
         for m in http
             .r#match
             .iter()
-            .filter(|m| applies(m, place, &object.key.namespace))
+            .filter(|m| applies(reader, m, place, &object.key.namespace))
         {
             let r = route(reader, place, object, namespace, http, Some(m));
             let everything = catches_all(&r.matches);
@@ -75,12 +75,12 @@ pub(crate) fn has_routes<'w>(
             || http
                 .r#match
                 .iter()
-                .any(|m| applies(m, place, &object.key.namespace))
+                .any(|m| applies(reader, m, place, &object.key.namespace))
     })
 }
 
 /// Whether a match is meant for this client and port at all.
-fn applies(m: &HttpMatchRequest, place: Place<'_>, namespace: &str) -> bool {
+fn applies(reader: &Reader<'_>, m: &HttpMatchRequest, place: Place<'_>, namespace: &str) -> bool {
     if m.port != 0 && m.port != u32::from(place.port) {
         return false;
     }
@@ -91,18 +91,17 @@ fn applies(m: &HttpMatchRequest, place: Place<'_>, namespace: &str) -> bool {
                 .contains(&pilotfish_mesh::rules::gateway_ref(g, namespace))
         });
     }
-    selects(&m.source_labels, place.client)
-        && (m.source_namespace.is_empty() || m.source_namespace == *place.client.namespace)
+    selects(reader, &m.source_labels, place.client)
+        && (m.source_namespace.is_empty() || place.client.is_in(reader, &m.source_namespace))
 }
 
 /// Whether a client has all these labels.
-pub(crate) fn selects(labels: &BTreeMap<String, String>, client: &Client) -> bool {
-    labels.iter().all(|(k, v)| {
-        client
-            .labels
-            .get(k.as_str())
-            .is_some_and(|have| **have == **v)
-    })
+pub(crate) fn selects(
+    reader: &Reader<'_>,
+    labels: &BTreeMap<String, String>,
+    client: &Client,
+) -> bool {
+    labels.iter().all(|(k, v)| client.is_labelled(reader, k, v))
 }
 
 /// Whether a match takes every request.

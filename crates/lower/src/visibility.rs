@@ -29,16 +29,14 @@ pub fn sidecar<'w>(reader: &Reader<'w>, client: &Client) -> Option<&'w Arc<Objec
             .and_then(|s| s.workload_selector.as_ref())
             .filter(|s| !s.labels.is_empty())
             .map(|s| {
-                s.labels.iter().all(|(k, v)| {
-                    client
-                        .labels
-                        .get(k.as_str())
-                        .is_some_and(|have| **have == **v)
-                })
+                s.labels
+                    .iter()
+                    .all(|(k, v)| client.is_labelled(reader, k, v))
             })
     };
-    let own = reader
-        .sidecars(&client.namespace)
+    let namespace = client.which_of(reader, reader.sidecar_namespaces());
+    let own = namespace
+        .and_then(|n| reader.sidecars(n))
         .map_or(&[][..], |r| r.as_slice());
     let found = own
         .iter()
@@ -46,7 +44,8 @@ pub fn sidecar<'w>(reader: &Reader<'w>, client: &Client) -> Option<&'w Arc<Objec
         .or_else(|| own.iter().find(|o| selects(o).is_none()))
         .or_else(|| {
             let root = reader.mesh().root_namespace.as_str();
-            (root != &*client.namespace)
+            namespace
+                .is_none_or(|n| &**n != root)
                 .then(|| reader.sidecars(root))
                 .flatten()
                 .and_then(|r| r.iter().find(|o| selects(o).is_none()))
@@ -77,12 +76,20 @@ pub fn egress<'w>(reader: &Reader<'w>, client: &Client) -> Vec<Egress<'w>> {
             hosts: vec![(Text::from("*"), Text::from("*"))],
             without: Vec::new(),
         }],
-        Some(s) => s.egress.iter().map(|l| written(l, client)).collect(),
+        Some(s) => s
+            .egress
+            .iter()
+            .map(|l| written(reader, l, client))
+            .collect(),
     }
 }
 
 /// A namespace that begins with `~` leaves out what it names; `~` alone stands for all namespaces.
-fn written<'w>(listener: &'w IstioEgressListener, client: &Client) -> Egress<'w> {
+fn written<'w>(
+    reader: &Reader<'_>,
+    listener: &'w IstioEgressListener,
+    client: &Client,
+) -> Egress<'w> {
     let mut out = Egress {
         listener: Some(listener),
         hosts: Vec::new(),
@@ -95,7 +102,7 @@ fn written<'w>(listener: &'w IstioEgressListener, client: &Client) -> Egress<'w>
             None => (&mut out.hosts, ns),
         };
         let ns = if ns == "." {
-            client.namespace.clone()
+            client.namespace(reader).clone()
         } else {
             Text::from(ns)
         };
@@ -174,16 +181,14 @@ impl Egress<'_> {
 }
 
 /// Whether a proxy may see a service at all.
-pub fn exported(service: &Service, client: &Client) -> bool {
-    service
-        .export_to
-        .visible(&client.namespace, &service.id.namespace)
+pub fn exported(reader: &Reader<'_>, service: &Service, client: &Client) -> bool {
+    client.sees(reader, &service.export_to, &service.id.namespace)
 }
 
-fn rank(export_to: &ExportTo, client: &Client) -> u8 {
+fn rank(reader: &Reader<'_>, export_to: &ExportTo, client: &Client) -> u8 {
     match export_to {
         ExportTo::Private => 0,
-        ExportTo::Namespaces(n) if n.len() == 1 && n.contains(&client.namespace) => 0,
+        ExportTo::Namespaces(n) if n.len() == 1 && n.iter().any(|n| client.is_in(reader, n)) => 0,
         ExportTo::Namespaces(_) => 1,
         ExportTo::Public | ExportTo::None => 2,
     }
@@ -191,8 +196,8 @@ fn rank(export_to: &ExportTo, client: &Client) -> u8 {
 
 /// The service that owns a host as one egress listener sees it: of several declarations of one host that of the client's
 /// own namespace wins, then a Kubernetes service, then the oldest.
-fn wins(candidate: &Service, holder: &Service, client: &Client) -> bool {
-    let own = |s: &Service| s.id.namespace == client.namespace;
+fn wins(reader: &Reader<'_>, candidate: &Service, holder: &Service, client: &Client) -> bool {
+    let own = |s: &Service| client.is_in(reader, &s.id.namespace);
     own(candidate)
         || !own(holder)
             && holder.registry != Registry::Kubernetes
@@ -205,12 +210,15 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
     let all = egress(reader, client);
     let mut shown: Vec<Option<u16>> = all
         .iter()
-        .filter(|e| exported(service, client) && e.selects(&service.id))
+        .filter(|e| exported(reader, service, client) && e.selects(&service.id))
         .map(|e| e.port().map(|(n, ..)| n))
         .collect();
     if shown.is_empty() {
         let led_to = destinations(reader, client, &all);
-        shown.extend(led_to.get(&service.id.host).into_iter().flatten());
+        if let Some(d) = led_to.get(&service.id.host) {
+            d.by.iter().for_each(|o| reader.uses(&o.key));
+            shown.extend(&d.ports);
+        }
     }
     service
         .ports
@@ -225,15 +233,23 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
 pub fn inferred(reader: &Reader<'_>, client: &Client) -> Vec<ServiceId> {
     let all = egress(reader, client);
     // Who sees everything misses nothing but what its own namespace does not mean for itself.
-    let hidden = |s: &Arc<Service>| s.id.namespace == client.namespace && !exported(s, client);
+    let hidden = |s: &Arc<Service>| {
+        s.export_to != ExportTo::Public
+            && client.is_in(reader, &s.id.namespace)
+            && !exported(reader, s, client)
+    };
     if client.kind != ProxyKind::Sidecar
         || all.iter().all(|e| e.listener.is_none()) && !reader.services().iter().any(hidden)
     {
         return Vec::new();
     }
     destinations(reader, client, &all)
-        .keys()
-        .filter_map(|host| led_to(reader, client, host))
+        .into_iter()
+        .filter_map(|(host, d)| {
+            let id = led_to(reader, client, &host)?;
+            d.by.iter().for_each(|o| reader.uses(&o.key));
+            Some(id)
+        })
         .collect()
 }
 
@@ -242,18 +258,26 @@ fn led_to(reader: &Reader<'_>, client: &Client, host: &str) -> Option<ServiceId>
     let own = reader
         .services_of_host(host)
         .iter()
-        .find(|id| id.namespace == client.namespace)
+        .find(|id| client.is_in(reader, &id.namespace))
         .cloned();
     own.or_else(|| Some(service_of_host(reader, client, host)?.id.clone()))
 }
 
-/// Hosts to which the VirtualServices that a client may use lead, with the ports; `None` stands for all ports.
-fn destinations(
-    reader: &Reader<'_>,
+/// A host to which VirtualServices lead.
+#[derive(Default)]
+struct LedTo<'w> {
+    /// `None` stands for all ports.
+    ports: BTreeSet<Option<u16>>,
+    by: Vec<&'w Arc<Object>>,
+}
+
+/// Hosts to which the VirtualServices that a client may use lead.
+fn destinations<'w>(
+    reader: &Reader<'w>,
     client: &Client,
     listeners: &[Egress<'_>],
-) -> BTreeMap<Text, BTreeSet<Option<u16>>> {
-    let mut out: BTreeMap<Text, BTreeSet<Option<u16>>> = BTreeMap::new();
+) -> BTreeMap<Text, LedTo<'w>> {
+    let mut out: BTreeMap<Text, LedTo<'w>> = BTreeMap::new();
     let hosts: Vec<&Text> = reader.virtual_service_hosts().collect();
     for o in hosts
         .into_iter()
@@ -267,14 +291,16 @@ fn destinations(
             continue;
         }
         for e in listeners.iter().filter(|e| e.imports_rule(reader, o, vs)) {
-            for d in destinations_of(vs, client) {
+            for d in destinations_of(reader, vs, client) {
                 let host = host::resolve(&d.host, &o.key.namespace, &reader.settings().domain);
                 // A listener with a port shows that port only.
                 let port = e.port().map(|(n, ..)| n).or_else(|| {
                     let written = d.port.as_ref().map(|p| p.number);
                     written.and_then(|n| u16::try_from(n).ok())
                 });
-                out.entry(host).or_default().insert(port);
+                let led_to = out.entry(host).or_default();
+                led_to.ports.insert(port);
+                led_to.by.push(o);
             }
         }
     }
@@ -283,21 +309,21 @@ fn destinations(
 
 /// Destinations of the routes that are not meant for other namespaces alone.
 fn destinations_of<'v>(
+    reader: &Reader<'_>,
     vs: &'v VirtualService,
     client: &Client,
 ) -> impl Iterator<Item = &'v Destination> {
-    let namespace = client.namespace.clone();
     let http = vs
         .http
         .iter()
-        .filter(move |h| {
+        .filter(|h| {
             let mut sources = h
                 .r#match
                 .iter()
                 .map(|m| m.source_namespace.as_str())
                 .filter(|n| !n.is_empty())
                 .peekable();
-            sources.peek().is_none() || sources.any(|n| n == &*namespace)
+            sources.peek().is_none() || sources.any(|n| client.is_in(reader, n))
         })
         .flat_map(|h| {
             let routes = h.route.iter().filter_map(|r| r.destination.as_ref());
@@ -315,7 +341,7 @@ pub fn services<'w>(
     client: &Client,
     egress: &Egress<'_>,
 ) -> Vec<&'w Arc<Service>> {
-    select(reader.services().iter(), client, egress)
+    select(reader, reader.services().iter(), client, egress)
 }
 
 /// The same for services that have one port.
@@ -327,6 +353,7 @@ pub fn services_on_port<'w>(
 ) -> Vec<&'w Arc<Service>> {
     let ids = reader.services_on_port(port);
     select(
+        reader,
         ids.iter().filter_map(|id| reader.service(id)),
         client,
         egress,
@@ -334,20 +361,21 @@ pub fn services_on_port<'w>(
 }
 
 fn select<'w>(
+    reader: &Reader<'_>,
     all: impl Iterator<Item = &'w Arc<Service>>,
     client: &Client,
     egress: &Egress<'_>,
 ) -> Vec<&'w Arc<Service>> {
     // What is meant for this namespace comes before what is meant for everybody.
     let mut seen: Vec<&Arc<Service>> = all
-        .filter(|s| exported(s, client) && egress.selects(&s.id))
+        .filter(|s| exported(reader, s, client) && egress.selects(&s.id))
         .collect();
-    seen.sort_by_key(|s| rank(&s.export_to, client));
+    seen.sort_by_key(|s| rank(reader, &s.export_to, client));
     let mut out: Vec<&Arc<Service>> = Vec::new();
     let mut at: BTreeMap<&str, usize> = BTreeMap::new();
     for s in seen {
         match at.get(&*s.id.host) {
-            Some(&i) if wins(s, out[i], client) => out[i] = s,
+            Some(&i) if wins(reader, s, out[i], client) => out[i] = s,
             Some(_) => {}
             None => {
                 at.insert(&s.id.host, out.len());
@@ -369,12 +397,12 @@ pub fn service_of_host<'w>(
         .services_of_host(host)
         .iter()
         .filter_map(|id| reader.service(id))
-        .filter(|s| exported(s, client))
+        .filter(|s| exported(reader, s, client))
         .collect();
-    seen.sort_by_key(|s| rank(&s.export_to, client));
+    seen.sort_by_key(|s| rank(reader, &s.export_to, client));
     for s in seen {
         match found {
-            Some(holder) if !wins(s, holder, client) => {}
+            Some(holder) if !wins(reader, s, holder, client) => {}
             _ => found = Some(s),
         }
     }

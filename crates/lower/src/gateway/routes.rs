@@ -26,12 +26,12 @@ pub(super) fn bound_rules<'w>(
         .iter()
         .filter_map(|o| {
             let vs = o.get::<VirtualService>()?;
-            let visible = policy::export_to(
+            let export_to = policy::export_to(
                 &vs.export_to,
                 &mesh.default_virtual_service_export_to,
                 &o.key.namespace,
-            )
-            .visible(&client.namespace, &o.key.namespace);
+            );
+            let visible = client.sees(reader, &export_to, &o.key.namespace);
             visible.then_some((o, vs))
         })
         .collect()

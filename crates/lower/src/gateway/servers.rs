@@ -175,7 +175,7 @@ pub(super) fn servers<'w>(
         let Some(spec) = object.get::<Gateway>() else {
             continue;
         };
-        if !selects(&spec.selector, client) {
+        if !selects(reader, &spec.selector, client) {
             continue;
         }
         reader.uses(&object.key);
