@@ -24,11 +24,9 @@ use crate::wait;
 
 /// The file of the mesh with the Secrets that were made for it.
 pub(super) const SECRETS: &str = "secrets.yaml";
-/// Where clients without a proxy call from.
+/// Where clients without a proxy call from. Nothing listens there, so it is also where a client connects that asks for a host
+/// without an address: interception does not care, and whatever gets that far is refused at once.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 200);
-/// Where a client connects that asks for a host without an address: interception does not care.
-const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-
 /// Fields are dropped in order: what stands on the mesh goes first.
 pub(super) struct Stage<'a> {
     pub(super) upstreams: Upstreams,
@@ -233,7 +231,7 @@ impl<'a> Stage<'a> {
         let address = match (name.parse::<IpAddr>(), self.addresses.get(name)) {
             (Ok(address), _) => address,
             (_, Some(address)) => (*address).into(),
-            _ => NOWHERE.into(),
+            _ => OUTSIDE.into(),
         };
         Ok((address, port.parse()?).into())
     }
