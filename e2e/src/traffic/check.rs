@@ -169,6 +169,7 @@ fn report_differs(who: &str, saw: &Saw, report: &Value, found: &mut Differences)
         ("certificate", &saw.certificate),
         ("transport", &saw.transport),
         ("proxy-protocol", &saw.proxy_protocol),
+        ("tunnel", &saw.tunnel),
     ] {
         let seen = match &report[field] {
             Value::Null => None,

@@ -272,6 +272,9 @@ pub(super) struct Saw {
     /// The preamble of the PROXY protocol: `v1 10.77.1.1`.
     #[serde(default)]
     pub(super) proxy_protocol: Option<Wanted>,
+    /// In the tunnel of a forward proxy: where the client wanted to go.
+    #[serde(default)]
+    pub(super) tunnel: Option<Wanted>,
     /// Headers.
     #[serde(default)]
     pub(super) headers: BTreeMap<String, Wanted>,

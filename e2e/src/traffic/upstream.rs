@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use serde_json::{Map, Value, json};
@@ -58,6 +59,8 @@ struct Connection {
     port: Option<u16>,
     proxy_protocol: Option<String>,
     tls: Option<Value>,
+    /// Where the client of a forward proxy wanted to go.
+    tunnel: Option<String>,
 }
 
 impl Upstreams {
@@ -95,6 +98,7 @@ impl Upstreams {
                     port: Some(port),
                     proxy_protocol: None,
                     tls: None,
+                    tunnel: None,
                 };
                 // An error on one connection is its peer's doing.
                 tokio::spawn(greet(
@@ -121,6 +125,7 @@ impl Upstreams {
                     port: None,
                     proxy_protocol: None,
                     tls: None,
+                    tunnel: None,
                 };
                 tokio::spawn(http(stream, connection, Arc::clone(&shared)));
             }
@@ -212,12 +217,35 @@ where
 {
     let service = service_fn(move |request| {
         let (connection, shared) = (connection.clone(), Arc::clone(&shared));
-        async move { answer(request, &connection, &shared).await }
+        async move {
+            if request.method() == Method::CONNECT {
+                return Ok(tunnel(request, connection, shared));
+            }
+            answer(request, &connection, &shared).await
+        }
     });
     auto::Builder::new(TokioExecutor::new())
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
         .await
         .map_err(io::Error::other)
+}
+
+/// Plays the forward proxy and, in the tunnel, the server behind it.
+fn tunnel(
+    request: Request<Incoming>,
+    mut connection: Connection,
+    shared: Arc<Shared>,
+) -> Response<Full<Bytes>> {
+    connection.tunnel = Some(request.uri().to_string());
+    // A future that serves may not contain itself: it is boxed.
+    let served: Pin<Box<dyn Future<Output = io::Result<()>> + Send>> = Box::pin(async move {
+        let stream = hyper::upgrade::on(request)
+            .await
+            .map_err(io::Error::other)?;
+        http(TokioIo::new(stream), connection, shared).await
+    });
+    tokio::spawn(served);
+    Response::default()
 }
 
 async fn answer(
@@ -308,6 +336,7 @@ fn report(request: &Request<Incoming>, connection: &Connection) -> Value {
         "sni": tls.map(|tls| &tls["sni"]),
         "certificate": tls.map(|tls| &tls["certificate"]),
         "proxy-protocol": connection.proxy_protocol,
+        "tunnel": connection.tunnel,
         "headers": headers,
     })
 }
