@@ -71,23 +71,19 @@ fn merged(
 /// One level as it applies to a port. Settings written for the port stand for the whole level: what they leave out is
 /// default, not inherited. Says whether there are such settings.
 fn at_port(level: &TrafficPolicy, port: u16) -> (TrafficPolicy, bool) {
-    match for_port(level, port).cloned() {
-        Some(own) => {
-            let policy = TrafficPolicy {
-                load_balancer: own.load_balancer,
-                connection_pool: own.connection_pool,
-                outlier_detection: own.outlier_detection,
-                tls: own.tls,
-                ..Default::default()
-            };
-            (policy, true)
-        }
-        None => {
-            let mut policy = level.clone();
-            policy.port_level_settings.clear();
-            (policy, false)
-        }
+    if let Some(own) = for_port(level, port).cloned() {
+        let policy = TrafficPolicy {
+            load_balancer: own.load_balancer,
+            connection_pool: own.connection_pool,
+            outlier_detection: own.outlier_detection,
+            tls: own.tls,
+            ..Default::default()
+        };
+        return (policy, true);
     }
+    let mut policy = level.clone();
+    policy.port_level_settings.clear();
+    (policy, false)
 }
 
 fn for_port(level: &TrafficPolicy, port: u16) -> Option<&PortTrafficPolicy> {

@@ -260,7 +260,7 @@ pub fn rule_of_server<'w>(
     used(reader, for_all(seen(reader, server, service)))
 }
 
-fn for_all<'w>(seen: Shelved<'w>) -> Option<Rule<'w>> {
+fn for_all(seen: Shelved<'_>) -> Option<Rule<'_>> {
     let plain = |(_, r): &(Audience, Rule<'_>)| r.spec.workload_selector.is_none();
     seen.into_iter().rfind(plain).map(|(_, r)| r)
 }

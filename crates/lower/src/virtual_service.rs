@@ -396,9 +396,9 @@ fn forward(
     let mut sticky = false;
     for d in http.route.iter().filter(|d| !split || d.weight != 0) {
         let (ops, host_rewrite) = header_ops(d.headers.as_ref());
-        if let Some(hashed) = hash_of(reader, place, namespace, d) {
+        if let Some(Hashed(by)) = hash_of(reader, place, namespace, d) {
             sticky |= !split;
-            hash.extend(hashed);
+            hash.extend(by);
         }
         let cluster = d.destination.as_ref().map_or(ClusterName::BlackHole, |x| {
             cluster(reader, place, namespace, x)
@@ -449,13 +449,16 @@ fn append(headers: &mut HeaderOps, more: HeaderOps) {
     join(&mut headers.response, more.response);
 }
 
-/// What is hashed for a destination. The outer value: it is hashed, so that a retry stays with its host.
+/// How a destination is hashed: by nothing or something, and a retry stays with its host.
+struct Hashed(Option<ir::HashPolicy>);
+
+/// Whether a destination is hashed.
 fn hash_of(
     reader: &Reader<'_>,
     place: Place<'_>,
     namespace: &str,
     d: &HttpRouteDestination,
-) -> Option<Option<ir::HashPolicy>> {
+) -> Option<Hashed> {
     let destination = d.destination.as_ref()?;
     let host = host::resolve(&destination.host, namespace, &reader.settings().domain);
     let service = visibility::service_of_host(reader, place.client, &host)?;
@@ -464,7 +467,8 @@ fn hash_of(
         .port
         .as_ref()
         .and_then(|p| u16::try_from(p.number).ok());
-    policy::hash_of_destination(&rule, &destination.subset, port).map(policy::hash_policy)
+    policy::hash_of_destination(&rule, &destination.subset, port)
+        .map(|h| Hashed(policy::hash_policy(h)))
 }
 
 /// What is hashed for a service without a VirtualService.
