@@ -131,6 +131,9 @@ pub(crate) struct ServeArgs {
     /// Needs a --grpc-addr on loopback
     #[arg(long, help_heading = ADDRESSES)]
     pub(crate) insecure_trust_local_proxies: bool,
+    /// Send whole route tables to every proxy, instead of virtual hosts one by one to those that can take them
+    #[arg(long, help_heading = ADDRESSES)]
+    pub(crate) whole_route_tables: bool,
     /// /ready and the debug pages
     #[arg(long, alias = "httpAddr", value_name = "ADDR", default_value = ":8080", help_heading = ADDRESSES)]
     pub(crate) http_addr: String,

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Nodes;
 use crate::pushes::History;
 use crate::readiness::Readiness;
+use crate::settings::Treatment;
 
 /// What is missing until the first snapshot is derived.
 pub(crate) const FIRST_SNAPSHOT: &str = "the first snapshot to be built";
@@ -36,8 +37,7 @@ pub(crate) struct Plane {
     pub(crate) history: History,
     pub(crate) metrics: Arc<Metrics>,
     nodes: Arc<Nodes>,
-    /// Proxies that connect from this host are who they say they are.
-    trust_local: bool,
+    treatment: Treatment,
 }
 
 /// What applying a change did.
@@ -54,7 +54,7 @@ impl Plane {
         readiness: Readiness,
         metrics: Arc<Metrics>,
         nodes: Arc<Nodes>,
-        trust_local: bool,
+        treatment: Treatment,
     ) -> Self {
         Self {
             engine: Engine::new(settings),
@@ -66,7 +66,7 @@ impl Plane {
             history: History::default(),
             metrics,
             nodes,
-            trust_local,
+            treatment,
         }
     }
 
@@ -74,7 +74,7 @@ impl Plane {
     fn is_verified(&self, facts: &ProxyFacts, peer: &Peer) -> Result<bool, tonic::Status> {
         let Some(identity) = peer.extensions.get::<Identity>() else {
             let local = peer.address.is_some_and(|a| a.ip().is_loopback());
-            return Ok(self.trust_local && local);
+            return Ok(self.treatment.trust_local && local);
         };
         let account = facts.service_account();
         if *identity.namespace != *facts.namespace()
@@ -147,6 +147,11 @@ impl Configuration for Plane {
             .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
         let facts = if self.is_verified(&facts, peer)? {
             facts.verified()
+        } else {
+            facts
+        };
+        let facts = if peer.incremental && !self.treatment.whole_tables {
+            facts.with_hosts_apart()
         } else {
             facts
         };

@@ -44,7 +44,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         readiness,
         metrics,
         Arc::clone(&nodes),
-        settings.trust_local_proxies,
+        settings.treatment,
     ));
     let server = Server::new(
         Arc::clone(&plane),

@@ -38,8 +38,8 @@ pub(crate) struct Settings {
     pub(crate) mesh: pilotfish_mesh::Settings,
     pub(crate) grpc: Option<Address>,
     pub(crate) secure: Option<Secure>,
-    /// Proxies that connect from this host are who they say they are.
-    pub(crate) trust_local_proxies: bool,
+    /// How proxies are treated.
+    pub(crate) treatment: Treatment,
     pub(crate) http: Option<Address>,
     pub(crate) monitoring: Option<Address>,
     pub(crate) debounce: Debounce,
@@ -49,6 +49,15 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     /// What was set and has no effect, for the log.
     pub(crate) notes: Vec<String>,
+}
+
+/// How proxies are treated when they connect.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Treatment {
+    /// Proxies that connect from this host are who they say they are.
+    pub(crate) trust_local: bool,
+    /// Proxies that can take virtual hosts one by one get whole route tables all the same.
+    pub(crate) whole_tables: bool,
 }
 
 /// xDS over TLS.
@@ -185,7 +194,10 @@ impl Settings {
             mesh_config: file_or_default(args.mesh_config, "--mesh-config", MESH_CONFIG)?,
             mesh_networks: file_or_default(args.mesh_networks, "--mesh-networks", MESH_NETWORKS)?,
             mesh,
-            trust_local_proxies: trust_local(args.insecure_trust_local_proxies, grpc.as_ref())?,
+            treatment: Treatment {
+                trust_local: trust_local(args.insecure_trust_local_proxies, grpc.as_ref())?,
+                whole_tables: args.whole_route_tables,
+            },
             grpc,
             secure,
             http: Address::parse(&args.http_addr, "--http-addr")?,

@@ -282,7 +282,7 @@ mod tests {
             Readiness::waiting_for([]),
             metrics,
             Arc::clone(&nodes),
-            false,
+            crate::settings::Treatment::default(),
         ));
         let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: web, namespace: edge}\nstringData: {tls.crt: c, tls.key: k}\n";
         let mut store = Store::new();

@@ -292,7 +292,7 @@ mod tests {
             readiness,
             metrics,
             nodes,
-            false,
+            crate::settings::Treatment::default(),
         ))
     }
 

@@ -75,6 +75,22 @@ pub fn route_table(table: &ir::RouteTable, hosts: &[Bytes]) -> Encoded {
     }
 }
 
+/// A route table whose hosts come one by one: `envoy.config.route.v3.RouteConfiguration` without hosts.
+pub fn table_without_hosts(table: &ir::RouteTable) -> Encoded {
+    Encoded {
+        name: table.name.clone(),
+        any: value::resource(&route::without_hosts(table)),
+    }
+}
+
+/// One virtual host of a table, encoded by [`virtual_host`], as a resource of its own.
+pub fn host_apart(table: &str, name: &str, host: &[u8]) -> Encoded {
+    Encoded {
+        name: format!("{table}/{name}").into(),
+        any: route::apart(host),
+    }
+}
+
 /// One secret: `envoy.extensions.transport_sockets.tls.v3.Secret`.
 pub fn secret(secret: &ir::Secret) -> Encoded {
     Encoded {

@@ -64,6 +64,23 @@ pub(crate) fn table(table: &ir::RouteTable) -> pb::RouteConfiguration {
     }
 }
 
+/// The table without hosts: they come one by one, as resources named after the table.
+pub(crate) fn without_hosts(ir: &ir::RouteTable) -> pb::RouteConfiguration {
+    pb::RouteConfiguration {
+        vhds: Some(pb::Vhds {
+            config_source: Some(value::ads()),
+        }),
+        ..table(ir)
+    }
+}
+
+/// An encoded host as a resource of its own.
+pub(crate) fn apart(host: &[u8]) -> Bytes {
+    value::framed(&pb::VirtualHost::type_url(), host.len(), |out| {
+        out.put_slice(host);
+    })
+}
+
 /// The table with encoded hosts, wrapped as a resource. One allocation; the hosts are copied once and never decoded.
 pub(crate) fn splice(ir: &ir::RouteTable, hosts: &[Bytes]) -> Bytes {
     let own = table(ir);

@@ -90,6 +90,7 @@ struct Sheets {
     clusters: Vec<Arc<Shared>>,
     endpoints: Vec<Arc<Shared>>,
     routes: Vec<Arc<Shared>>,
+    hosts: Vec<Arc<Shared>>,
     listeners: Vec<Arc<Shared>>,
     names: Vec<Arc<Shared>>,
     secrets: Vec<Arc<Shared>>,
@@ -216,6 +217,7 @@ impl Engine {
             TypeUrl::Endpoints => &sheets.endpoints,
             TypeUrl::Listener => &sheets.listeners,
             TypeUrl::Route => &sheets.routes,
+            TypeUrl::VirtualHost => &sheets.hosts,
             TypeUrl::NameTable => &sheets.names,
             TypeUrl::Secret => &sheets.secrets,
             TypeUrl::Other(_) => return View::unknown(),
@@ -325,6 +327,7 @@ impl Engine {
             clusters: take(sections.clusters),
             endpoints: take(sections.endpoints),
             routes: take(sections.routes),
+            hosts: take(sections.hosts),
             listeners: take(sections.listeners),
             names: take(sections.names),
             secrets: take(sections.secrets),
@@ -373,6 +376,7 @@ struct Sections {
     clusters: Vec<Section>,
     endpoints: Vec<Section>,
     routes: Vec<Section>,
+    hosts: Vec<Section>,
     listeners: Vec<Section>,
     names: Vec<Section>,
     secrets: Vec<Section>,
@@ -469,14 +473,8 @@ fn sections(
             },
             d(),
         )],
-        routes: vec![Section::Routes(
-            RouteScope {
-                client: client.clone(),
-                instances: served.clone(),
-                http_proxy: !router && http_proxy.is_some(),
-            },
-            d(),
-        )],
+        routes: Vec::new(),
+        hosts: Vec::new(),
         listeners: vec![Section::Listeners(
             ListenerScope {
                 client: client.clone(),
@@ -493,6 +491,17 @@ fn sections(
         names: Vec::new(),
         secrets: Vec::new(),
     };
+    let routes = RouteScope {
+        client: client.clone(),
+        instances: served.clone(),
+        http_proxy: !router && http_proxy.is_some(),
+    };
+    if facts.hosts_apart {
+        out.routes.push(Section::Tables(routes.clone()));
+        out.hosts.push(Section::Hosts(routes, d()));
+    } else {
+        out.routes.push(Section::Routes(routes, d()));
+    }
     if facts.verified {
         let scope = SecretScope {
             client: anyone.clone(),

@@ -61,6 +61,8 @@ pub struct ProxyFacts {
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) service_account: Text,
     pub(crate) verified: bool,
+    pub(crate) is_envoy: bool,
+    pub(crate) hosts_apart: bool,
 }
 
 /// Why a node cannot be served.
@@ -316,7 +318,18 @@ impl ProxyFacts {
             }),
             service_account: get("SERVICE_ACCOUNT")?.unwrap_or_default(),
             verified: false,
+            is_envoy: get("GENERATOR")?.is_none()
+                && (node.user_agent_name == "envoy" || get("ISTIO_VERSION")?.is_some()),
+            hosts_apart: false,
         })
+    }
+
+    /// The same proxy, which takes virtual hosts one by one instead of whole route tables if it is an Envoy. Others that
+    /// speak the protocol, gRPC's own clients above all, know whole tables only.
+    #[must_use]
+    pub fn with_hosts_apart(mut self) -> Self {
+        self.hosts_apart = self.is_envoy;
+        self
     }
 
     /// The same proxy, whose namespace somebody has verified: it may be given secrets.

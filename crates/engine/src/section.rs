@@ -24,6 +24,9 @@ pub(crate) enum Section {
     Clusters(ClusterScope, Arc<Dialect>),
     Endpoints(EndpointScope, Arc<Dialect>),
     Routes(RouteScope, Arc<Dialect>),
+    /// Route tables without their hosts, and the hosts: for proxies that take these one by one.
+    Tables(RouteScope),
+    Hosts(RouteScope, Arc<Dialect>),
     Listeners(ListenerScope, Arc<Dialect>),
     InboundClusters(InboundScope, Arc<Dialect>),
     InboundListeners(InboundScope, Arc<Dialect>),
@@ -55,6 +58,7 @@ pub(crate) enum PieceKey {
 pub(crate) struct HostBytes {
     /// Equal for equal hosts.
     id: u128,
+    name: Text,
     pub(crate) domains: Vec<Text>,
     bytes: Bytes,
     pub(crate) sources: Arc<[Text]>,
@@ -69,6 +73,28 @@ pub(crate) struct Interners {
 }
 
 impl Interners {
+    /// A table without its hosts.
+    pub(crate) fn table_without_hosts(
+        &self,
+        table: &pilotfish_ir::RouteTable,
+        sources: &Arc<[Text]>,
+    ) -> Arc<Resource> {
+        self.resources
+            .get(intern::key(&("rds alone", table, sources)), || {
+                let encoded = emit::table_without_hosts(table);
+                Resource::new(encoded.name, encoded.any, sources.clone())
+            })
+    }
+
+    /// One host of a table as a resource of its own.
+    pub(crate) fn host_apart(&self, table: &Text, host: &HostBytes) -> Arc<Resource> {
+        self.resources
+            .get(intern::key(&("vhds", table, host.id)), || {
+                let encoded = emit::host_apart(table, &host.name, &host.bytes);
+                Resource::new(encoded.name, encoded.any, host.sources.clone())
+            })
+    }
+
     /// The table that these hosts make up.
     pub(crate) fn table(
         &self,
@@ -97,7 +123,7 @@ impl Section {
         match self {
             Self::Clusters(s, _) => &s.client,
             Self::Endpoints(s, _) => &s.client,
-            Self::Routes(s, _) => &s.client,
+            Self::Routes(s, _) | Self::Hosts(s, _) | Self::Tables(s) => &s.client,
             Self::Listeners(s, _) => &s.client,
             Self::InboundClusters(s, _) | Self::InboundListeners(s, _) => &s.client,
             Self::Names(s) => &s.client,
@@ -111,7 +137,7 @@ impl Section {
         let client = match &mut out {
             Self::Clusters(s, _) => &mut s.client,
             Self::Endpoints(s, _) => &mut s.client,
-            Self::Routes(s, _) => &mut s.client,
+            Self::Routes(s, _) | Self::Hosts(s, _) | Self::Tables(s) => &mut s.client,
             Self::Listeners(s, _) => &mut s.client,
             Self::InboundClusters(s, _) | Self::InboundListeners(s, _) => &mut s.client,
             Self::Names(s) => &mut s.client,
@@ -172,7 +198,7 @@ impl Section {
             Self::Clusters(s, _) => with_fixed(visible(r, &s.client)),
             Self::Endpoints(s, _) => visible(r, &s.client),
             Self::Names(s) => visible(r, &s.client),
-            Self::Routes(s, _) => route::tables(r, s)
+            Self::Routes(s, _) | Self::Hosts(s, _) | Self::Tables(s) => route::tables(r, s)
                 .into_iter()
                 .map(PieceKey::Table)
                 .collect(),
@@ -240,7 +266,7 @@ impl Section {
 
     /// The virtual hosts of a table, in order of ownership.
     fn hosts(&self, r: &Reader<'_>, table: &TableKey) -> Vec<HostKey> {
-        let Self::Routes(s, _) = self else {
+        let (Self::Routes(s, _) | Self::Hosts(s, _)) = self else {
             return Vec::new();
         };
         route::hosts(r, s, table)
@@ -255,7 +281,7 @@ impl Section {
         owned: &BTreeSet<Text>,
         shared: &Interners,
     ) -> (Option<Arc<HostBytes>>, pilotfish_mesh::reader::Record) {
-        let Self::Routes(s, d) = self else {
+        let (Self::Routes(s, d) | Self::Hosts(s, d)) = self else {
             return (None, reader.into_record());
         };
         let lowered = route::virtual_host(&reader, s, table, key).map(|mut h| {
@@ -269,6 +295,7 @@ impl Section {
             shared.hosts.get(id, || {
                 Arc::new(HostBytes {
                     id,
+                    name: h.name.clone(),
                     bytes: emit::virtual_host(&h, d),
                     domains: h.domains.clone(),
                     sources: sources.clone(),

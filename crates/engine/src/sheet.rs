@@ -20,6 +20,8 @@ pub(crate) struct Sheet {
     generation: u64,
     pieces: HashMap<Arc<PieceKey>, Arc<Piece>>,
     set: ResourceSet,
+    /// Hosts of each table, where they are resources of their own.
+    apart: HashMap<TableKey, Vec<Arc<Resource>>>,
 }
 
 /// What a refresh works with.
@@ -168,6 +170,9 @@ impl Sheet {
                 }
                 splice.remove(t);
                 self.set.remove(&t.name());
+                if let Some(hosts) = self.apart.remove(t) {
+                    self.withdraw(&hosts, &[]);
+                }
             }
             _ => {}
         }
@@ -260,12 +265,27 @@ impl Sheet {
                 parts.push(p);
             }
         }
+        if let Section::Hosts(..) = work.section {
+            let name = table.name();
+            let apart = parts.iter().map(|p| work.shared.host_apart(&name, p));
+            let apart: Vec<Arc<Resource>> = apart.collect();
+            let before = self.apart.insert(table.clone(), apart.clone());
+            self.withdraw(&before.unwrap_or_default(), &apart);
+            for resource in apart {
+                self.publish(resource);
+            }
+            return;
+        }
         let roots = self.roots_chosen_by();
         let mut sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
         sources.extend(chosen_by.iter().chain(roots.iter()));
         let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
-        let resource = work.shared.table(&route::table(table), &parts, &sources);
-        self.publish(resource);
+        let table = route::table(table);
+        self.publish(if let Section::Tables(_) = work.section {
+            work.shared.table_without_hosts(&table, &sources)
+        } else {
+            work.shared.table(&table, &parts, &sources)
+        });
     }
 
     fn host(&self, key: &PieceKey) -> Option<&Arc<HostBytes>> {

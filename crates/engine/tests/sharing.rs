@@ -8,8 +8,10 @@ use std::sync::Arc;
 use common::bench::{Bench, Dump, How, Touched, difference, key, settings, touched};
 use common::{FURNISHED, proxies};
 use pilotfish_config::Kind;
+use pilotfish_protos::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
 use pilotfish_xds::TypeUrl;
 use proptest::prelude::*;
+use prost::Message as _;
 use serde_json::json;
 
 /// A service on a port of its own, with a rule of its own.
@@ -96,8 +98,12 @@ proptest! {
         bench.write(&probe(second));
         let after = bench.dump();
         // A rule for a host stands in the table of its port, and in that of port 80.
-        let expected = made_from(&before, "RDS", "VirtualService/shop/probe");
+        let mut expected = made_from(&before, "RDS", "VirtualService/shop/probe");
         prop_assert!(expected.iter().all(|t| matches!(&*t.name, "80" | "8099" | "0" | SOCKET)), "{expected:?}");
+        // Where hosts come one by one it is the host alone.
+        expected.retain(|t| t.proxy != "IPv6");
+        expected.extend(made_from(&before, "VHDS", "VirtualService/shop/probe"));
+        expected.sort();
         prop_assert_eq!(touched(&before, &after), expected);
     }
 
@@ -169,6 +175,38 @@ proptest! {
                 prop_assert!(false, "alone (left) and in company (right): {d}");
             }
         }
+    }
+
+    /// Virtual hosts one by one are those of the whole tables.
+    #[test]
+    fn hosts_apart_are_the_hosts_of_the_tables(texts in common::mesh(30), furnished in any::<bool>()) {
+        let facts = |address: &str| {
+            let meta = json!({"LABELS": {"app": "web"}, "ISTIO_VERSION": "1.31.0"});
+            common::proxies::facts(&common::proxies::node("sidecar", address, "shop", &meta))
+        };
+        let two = vec![("whole", facts("10.9.9.1")), ("apart", facts("10.9.9.2").with_hosts_apart())];
+        let mut bench = Bench::with(settings(false), two);
+        if furnished {
+            bench.write(FURNISHED);
+        }
+        bench.put(&texts);
+        let dump = bench.dump();
+        let tables = |proxy: &'static str| {
+            dump[&(proxy, "RDS")].iter().map(|r| RouteConfiguration::decode(r.body()).unwrap())
+        };
+        let mut from_tables: Vec<(String, VirtualHost)> = Vec::new();
+        for table in tables("whole") {
+            from_tables.extend(table.virtual_hosts.into_iter().map(|h| (format!("{}/{}", table.name, h.name), h)));
+        }
+        let apart = dump[&("apart", "VHDS")].iter();
+        let mut apart: Vec<(String, VirtualHost)> =
+            apart.map(|r| (r.name.to_string(), VirtualHost::decode(r.body()).unwrap())).collect();
+        from_tables.sort_by(|a, b| a.0.cmp(&b.0));
+        apart.sort_by(|a, b| a.0.cmp(&b.0));
+        prop_assert_eq!(from_tables, apart);
+        prop_assert!(tables("apart").all(|t| t.virtual_hosts.is_empty() && t.vhds.is_some()));
+        let (whole, bare) = (tables("whole").map(|t| t.name), tables("apart").map(|t| t.name));
+        prop_assert!(whole.eq(bare));
     }
 
     /// Whoever asks, equal pieces are one piece in memory: that is what makes many proxies cheap.

@@ -19,6 +19,8 @@ pub struct Peer {
     pub headers: http::HeaderMap,
     /// What the transport left with the request, such as a verified certificate.
     pub extensions: http::Extensions,
+    /// It speaks the incremental protocol for all types on one stream.
+    pub incremental: bool,
 }
 
 /// The configuration to serve. Implemented by the control plane on top of its engine.

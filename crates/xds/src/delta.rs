@@ -98,6 +98,7 @@ impl Protocol for Session {
         self.watches
             .get_mut(type_url)?
             .record(nonce, view, generation, version, &items);
+        self.watches.pool_names(type_url);
         Some(respond(type_url, nonce, &resources, &removed))
     }
 
@@ -154,7 +155,7 @@ impl Session {
         if request.resource_names_subscribe.is_empty() {
             watch
                 .subscription
-                .set_wildcard(type_url.is_whole() && !unsubscribes_all);
+                .set_wildcard(type_url.is_whole_if_unnamed() && !unsubscribes_all);
         }
         for name in request.resource_names_subscribe {
             if name == WILDCARD {

@@ -1,7 +1,9 @@
 //! Bounds that keep one client, or all of them at once, from taking the server down.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::names::NamePool;
 use crate::session::SessionConfig;
 use crate::type_url::TypeUrl;
 
@@ -76,13 +78,19 @@ impl Limits {
         }
     }
 
-    pub(crate) fn session(&self, stream: u32, only: Option<TypeUrl>) -> SessionConfig {
+    pub(crate) fn session(
+        &self,
+        stream: u32,
+        only: Option<TypeUrl>,
+        names: Arc<NamePool>,
+    ) -> SessionConfig {
         SessionConfig {
             stream,
             only,
             max_names: self.max_names,
             max_name_bytes: self.max_name_bytes,
             max_types: self.max_types,
+            names,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::admission::Admission;
 use crate::configuration::{Configuration, Observer};
 use crate::connection::{ConnectionInfo, Registry};
 use crate::limits::Limits;
+use crate::names::NamePool;
 use crate::resource::Resource;
 use crate::service::Discovery;
 use crate::session::Generation;
@@ -25,6 +26,7 @@ pub(crate) struct Shared<C> {
     pub(crate) admission: Admission,
     pub(crate) permits: Semaphore,
     pub(crate) registry: Registry,
+    pub(crate) names: Arc<NamePool>,
     pub(crate) drain: watch::Sender<bool>,
     streams: AtomicU32,
     ids: AtomicU64,
@@ -96,6 +98,7 @@ impl<C: Configuration> Server<C> {
             admission: Admission::new(&limits),
             permits: Semaphore::new(limits.push_throttle.clamp(1, Semaphore::MAX_PERMITS)),
             registry: Registry::default(),
+            names: Arc::default(),
             drain: watch::Sender::new(false),
             streams: AtomicU32::new(0),
             ids: AtomicU64::new(0),

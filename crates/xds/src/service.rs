@@ -100,6 +100,7 @@ impl<C: Configuration> Discovery<C> {
             address: parts.extensions.get::<PeerAddress>().map(|p| p.0),
             headers: parts.headers,
             extensions: parts.extensions,
+            incremental: delta && only.is_none(),
         };
         let limits = &self.shared.limits;
         // Besides the names a request has a handful of fields; a delta request may both add and remove names.

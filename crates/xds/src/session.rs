@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pilotfish_protos::envoy::config::core::v3::Node;
 
 use crate::frame::Frames;
+use crate::names::NamePool;
 use crate::nonce::{Nonce, Nonces};
 use crate::resource::{Resource, Version};
 use crate::type_url::TypeUrl;
@@ -119,6 +120,8 @@ pub struct SessionConfig {
     pub max_name_bytes: usize,
     /// Types per stream.
     pub max_types: usize,
+    /// Where sets of names are shared with other streams.
+    pub names: Arc<NamePool>,
 }
 
 impl Default for SessionConfig {
@@ -129,6 +132,7 @@ impl Default for SessionConfig {
             max_names: 100_000,
             max_name_bytes: 4096,
             max_types: 32,
+            names: Arc::default(),
         }
     }
 }
@@ -221,6 +225,13 @@ impl Watches {
             watch.refresh(&std::mem::take(&mut self.clusters));
         }
         self.types.insert(type_url.clone(), watch);
+    }
+
+    /// A response was recorded: the names that were subscribed to for it are likely to stay.
+    pub(crate) fn pool_names(&mut self, type_url: &TypeUrl) {
+        if let Some(watch) = self.types.get_mut(type_url) {
+            watch.subscription.pool(&self.config.names);
+        }
     }
 
     /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming.

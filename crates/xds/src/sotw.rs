@@ -106,6 +106,7 @@ impl Protocol for Session {
         }
         let version = version_of(&resources);
         watch.record(nonce, view, generation, version, &items);
+        self.watches.pool_names(type_url);
         Some(respond(type_url, version, nonce, &resources))
     }
 

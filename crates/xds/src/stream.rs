@@ -62,7 +62,11 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         }
     };
     let id = shared.next_id();
-    let session = P::new(shared.limits.session(shared.stream_nonce(id), only));
+    let session = P::new(shared.limits.session(
+        shared.stream_nonce(id),
+        only,
+        Arc::clone(&shared.names),
+    ));
     let connection = Arc::new(Connection {
         id,
         node_id,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::names::{NamePool, Names};
 use crate::type_url::TypeUrl;
 
 /// The name that stands for all resources of a type.
@@ -12,7 +13,8 @@ pub const WILDCARD: &str = "*";
 #[derive(Clone, Debug, Default)]
 pub struct Subscription {
     wildcard: bool,
-    named: BTreeSet<Arc<str>>,
+    /// Shared with other clients that subscribed to the same; copied before it changes.
+    named: Arc<Names>,
     namespaced: bool,
 }
 
@@ -56,25 +58,31 @@ impl Subscription {
 
     /// Adds a name; true if it is new.
     pub(crate) fn add(&mut self, name: Arc<str>) -> bool {
-        self.named.insert(name)
+        !self.named.contains(&name) && Arc::make_mut(&mut self.named).insert(name)
     }
 
     /// Keeps the resource's own copy of a name that is subscribed to.
     pub(crate) fn share(&mut self, name: &Arc<str>) {
-        if self.named.contains(name) {
-            self.named.replace(name.clone());
+        let other_copy = |held: &Arc<str>| !Arc::ptr_eq(held, name);
+        if self.named.get(name).is_some_and(other_copy) {
+            Arc::make_mut(&mut self.named).replace(name.clone());
         }
+    }
+
+    /// Holds the same names as others do, if somebody has them.
+    pub(crate) fn pool(&mut self, pool: &NamePool) {
+        pool.share(&mut self.named);
     }
 
     /// Removes a name; true if it was there.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
-        self.named.remove(name)
+        self.named.contains(name) && Arc::make_mut(&mut self.named).remove(name)
     }
 
     /// Replaces the names by these; returns those that are new.
     pub(crate) fn replace(&mut self, names: BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
         let added = names.difference(&self.named).cloned().collect();
-        self.named = names;
+        self.named = Arc::new(names);
         added
     }
 }

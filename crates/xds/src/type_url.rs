@@ -159,6 +159,12 @@ impl TypeUrl {
         )
     }
 
+    /// Whether an empty first subscription of the incremental protocol means "all": also of virtual hosts, which belong
+    /// to the route tables a client has asked for by name.
+    pub(crate) fn is_whole_if_unnamed(&self) -> bool {
+        self.is_whole() || *self == T::VirtualHost
+    }
+
     /// Whether a proxy does without a resource of this type until it comes: what there is none of is then not worth a
     /// response, unless the protocol can name it as missing.
     pub(crate) fn is_optional(&self) -> bool {

@@ -13,11 +13,12 @@ use pilotfish_xds::{Resource, TypeUrl, View};
 use super::{Text, proxies};
 
 /// What proxies ask for.
-pub(crate) const TYPES: [TypeUrl; 6] = [
+pub(crate) const TYPES: [TypeUrl; 7] = [
     TypeUrl::Cluster,
     TypeUrl::Endpoints,
     TypeUrl::Listener,
     TypeUrl::Route,
+    TypeUrl::VirtualHost,
     TypeUrl::NameTable,
     TypeUrl::Secret,
 ];

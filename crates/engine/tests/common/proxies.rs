@@ -112,7 +112,7 @@ pub(crate) fn all() -> Vec<(&'static str, ProxyFacts)> {
                 "sidecar",
                 "fd00::8",
                 "bank",
-                &json!({"LABELS": {"app": "web"}}),
+                &json!({"LABELS": {"app": "web"}, "ISTIO_VERSION": "1.31.0"}),
             ),
         ),
         (
@@ -139,6 +139,7 @@ pub(crate) fn all() -> Vec<(&'static str, ProxyFacts)> {
         .map(|(name, node)| (*name, facts(node)))
         .map(|(name, facts)| match name {
             "router" | "cart" => (name, facts.verified()),
+            "IPv6" => (name, facts.with_hosts_apart()),
             _ => (name, facts),
         })
         .collect()
