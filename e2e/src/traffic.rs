@@ -26,7 +26,7 @@ use crate::process::read_tail;
 use crate::tools;
 use ask::send_all;
 use check::{Seen, differences};
-use scenario::{Behaviour, Count, Scenario, Step};
+use scenario::{Behaviour, Count, Scenario, Step, Xds};
 use stage::{SECRETS, Stage};
 
 /// Scenarios that run at once. Most of their time is spent waiting for delays and time-outs.
@@ -131,7 +131,10 @@ fn play(
     workspace: &Workspace,
     report: &mut Report,
 ) -> Result<()> {
-    let scenario = Scenario::read(folder)?;
+    let mut scenario = Scenario::read(folder)?;
+    if let Some(xds) = env::var_os("E2E_XDS") {
+        scenario.xds = Xds::named(&xds.to_string_lossy())?;
+    }
     ensure!(!scenario.about.is_empty(), "say what it is about");
     let rows = scenario
         .rows

@@ -56,6 +56,13 @@ pub(super) enum Xds {
     Sotw,
 }
 
+impl Xds {
+    /// As tables spell it.
+    pub(super) fn named(text: &str) -> Result<Self> {
+        serde_saphyr::from_str(text).with_context(|| format!("xDS is delta or sotw, not {text}"))
+    }
+}
+
 impl From<Xds> for Protocol {
     fn from(xds: Xds) -> Self {
         match xds {
