@@ -82,7 +82,7 @@ fn dump(held: &Held, with_endpoints: bool) -> Value {
     let mut configs = vec![
         value!({"@type": of("Clusters"), "dynamicActiveClusters": each(&TypeUrl::Cluster, "cluster")}),
         value!({"@type": of("Listeners"), "dynamicListeners": listeners}),
-        value!({"@type": of("Routes"), "dynamicRouteConfigs": each(&TypeUrl::Route, "routeConfig")}),
+        value!({"@type": of("Routes"), "dynamicRouteConfigs": routes(held)}),
         value!({"@type": of("Secrets"), "dynamicActiveSecrets": secrets(held)}),
         value!({"@type": of("Ecds"), "ecdsFilters": each(&TypeUrl::ExtensionConfig, "ecdsFilter")}),
     ];
@@ -90,6 +90,23 @@ fn dump(held: &Held, with_endpoints: bool) -> Value {
         configs.insert(1, value!({"@type": of("Endpoints"), "dynamicEndpointConfigs": each(&TypeUrl::Endpoints, "endpointConfig")}));
     }
     value!({"configs": configs})
+}
+
+/// Route tables; hosts that came one by one stand in the table they belong to.
+fn routes(held: &Held) -> Vec<Value> {
+    let of_type = |type_url| held.get(type_url).map_or(&[][..], Vec::as_slice);
+    let hosts = of_type(&TypeUrl::VirtualHost);
+    let table = |r: &Arc<Resource>| {
+        let mut shown = show(r);
+        let prefix = format!("{}/", r.name);
+        let own = hosts.iter().filter(|h| h.name.starts_with(&prefix));
+        let own: Vec<Value> = own.map(|h| show(h)).collect();
+        if !own.is_empty() {
+            shown["virtualHosts"] = own.into();
+        }
+        value!({"versionInfo": r.version.to_string(), "routeConfig": shown, "sources": r.sources})
+    };
+    of_type(&TypeUrl::Route).iter().map(table).collect()
 }
 
 fn of(what: &str) -> String {
