@@ -83,10 +83,16 @@ pub fn table_without_hosts(table: &ir::RouteTable) -> Encoded {
     }
 }
 
-/// One virtual host of a table, encoded by [`virtual_host`], as a resource of its own.
-pub fn host_apart(table: &str, name: &str, host: &[u8]) -> Encoded {
+/// What a virtual host of a table is called where it is a resource of its own. Envoy removes a host by the name of the
+/// resource, so that the two must be equal.
+pub fn name_apart(table: &str, host: &str) -> Text {
+    format!("{table}/{host}").into()
+}
+
+/// One virtual host, encoded by [`virtual_host`], as a resource of its own.
+pub fn host_apart(name: &Text, host: &[u8]) -> Encoded {
     Encoded {
-        name: format!("{table}/{name}").into(),
+        name: name.clone(),
         any: route::apart(host),
     }
 }

@@ -87,12 +87,11 @@ impl Interners {
     }
 
     /// One host of a table as a resource of its own.
-    pub(crate) fn host_apart(&self, table: &Text, host: &HostBytes) -> Arc<Resource> {
-        self.resources
-            .get(intern::key(&("vhds", table, host.id)), || {
-                let encoded = emit::host_apart(table, &host.name, &host.bytes);
-                Resource::new(encoded.name, encoded.any, host.sources.clone())
-            })
+    pub(crate) fn host_apart(&self, host: &HostBytes) -> Arc<Resource> {
+        self.resources.get(intern::key(&("vhds", host.id)), || {
+            let encoded = emit::host_apart(&host.name, &host.bytes);
+            Resource::new(encoded.name, encoded.any, host.sources.clone())
+        })
     }
 
     /// The table that these hosts make up.
@@ -286,6 +285,9 @@ impl Section {
         };
         let lowered = route::virtual_host(&reader, s, table, key).map(|mut h| {
             h.domains.retain(|x| !owned.contains(x));
+            if let Self::Hosts(..) = self {
+                h.name = emit::name_apart(&table.name(), &h.name);
+            }
             h
         });
         let record = reader.into_record();

@@ -266,8 +266,7 @@ impl Sheet {
             }
         }
         if let Section::Hosts(..) = work.section {
-            let name = table.name();
-            let apart = parts.iter().map(|p| work.shared.host_apart(&name, p));
+            let apart = parts.iter().map(|p| work.shared.host_apart(p));
             let apart: Vec<Arc<Resource>> = apart.collect();
             let before = self.apart.insert(table.clone(), apart.clone());
             self.withdraw(&before.unwrap_or_default(), &apart);

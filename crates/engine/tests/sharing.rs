@@ -196,7 +196,10 @@ proptest! {
         };
         let mut from_tables: Vec<(String, VirtualHost)> = Vec::new();
         for table in tables("whole") {
-            from_tables.extend(table.virtual_hosts.into_iter().map(|h| (format!("{}/{}", table.name, h.name), h)));
+            from_tables.extend(table.virtual_hosts.into_iter().map(|mut h| {
+                h.name = format!("{}/{}", table.name, h.name);
+                (h.name.clone(), h)
+            }));
         }
         let apart = dump[&("apart", "VHDS")].iter();
         let mut apart: Vec<(String, VirtualHost)> =
