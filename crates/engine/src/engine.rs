@@ -138,7 +138,11 @@ impl Engine {
         for key in changed.iter().filter(|k| {
             matches!(
                 k.kind,
-                Kind::Sidecar | Kind::Gateway | Kind::DestinationRule | Kind::VirtualService
+                Kind::Sidecar
+                    | Kind::Gateway
+                    | Kind::DestinationRule
+                    | Kind::VirtualService
+                    | Kind::PeerAuthentication
             )
         }) {
             rescoped |= state

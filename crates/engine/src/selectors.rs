@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pilotfish_config::Object;
 use pilotfish_config::mesh::MeshConfig;
 use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
+use pilotfish_config::security::PeerAuthentication;
 use pilotfish_mesh::Text;
 
 /// Label keys with the number of selectors that read them.
@@ -32,6 +33,13 @@ fn keys(object: &Object) -> Vec<&str> {
             s.workload_selector
                 .iter()
                 .flat_map(|w| w.labels.keys())
+                .map(String::as_str),
+        );
+    } else if let Some(p) = object.get::<PeerAuthentication>() {
+        out.extend(
+            p.selector
+                .iter()
+                .flat_map(|s| s.match_labels.keys())
                 .map(String::as_str),
         );
     } else if let Some(g) = object.get::<Gateway>() {

@@ -11,7 +11,7 @@ use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId}
 use crate::locality::{self, Group, Member};
 use crate::network::{self, Networks, Way};
 use crate::policy::{self, Rule};
-use crate::{EndpointScope, Text, visibility};
+use crate::{EndpointScope, Text, peer, visibility};
 
 /// All endpoint sets of one service: one for each port, and one more for each port and subset.
 pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
@@ -142,9 +142,10 @@ pub(crate) fn groups(
         .filter(|e| takes(e, scope, service, chosen.subset, unhealthy_too))
     {
         let secure = e.mutual_tls
-            && chosen
-                .mutual
-                .is_none_or(|m| m == ClientTlsMode::IstioMutual);
+            && match chosen.mutual {
+                Some(mode) => mode == ClientTlsMode::IstioMutual,
+                None => peer::lets(reader, e),
+            };
         let built = build(e, reader.settings().dual_stack, dns, secure);
         if built.is_none() && !e.addresses.is_empty() {
             continue;

@@ -1,25 +1,26 @@
 //! The inbound side of a sidecar: what it does with connections to its application.
 
+mod upstream;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use pilotfish_config::Object;
-use pilotfish_config::mesh::{InboundTrafficMode, TlsProtocol};
-use pilotfish_config::networking::{
-    CaptureMode, ConnectionPoolSettings, IstioIngressListener, Sidecar,
-};
-use pilotfish_ir::cluster::{Discovery, Policy, ServiceRef, UpstreamHttp};
-use pilotfish_ir::endpoint::{Address, EndpointGroup, EndpointSet, Health, Locality};
+use pilotfish_config::mesh::TlsProtocol;
+use pilotfish_config::networking::{CaptureMode, IstioIngressListener, ServerTlsSettings, Sidecar};
+use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
     Chain, ChainMatch, Direction, Handler, Inspect, Ports, Routes, Side, Tcp, Transport,
 };
 use pilotfish_ir::route::{Forward, Retries};
 use pilotfish_ir::tls::{DownstreamMutual, DownstreamTls};
-use pilotfish_ir::{Cluster, ClusterName, Listener, Millis, RouteTable, VirtualHost, endpoint};
-use pilotfish_mesh::{Port, Protocol, Reader, Registry, Service};
+use pilotfish_ir::{ClusterName, Listener, Millis, RouteTable, VirtualHost};
+use pilotfish_mesh::{Protocol, Reader, Registry};
 
+pub use upstream::clusters;
+
+use crate::peer::{self, Demand, Mode};
 use crate::{
-    Families, InboundScope, Interception, Text, chain, cluster, outbound, policy, route, visibility,
+    InboundScope, Interception, Text, chain, cluster, outbound, route, server_tls, visibility,
 };
 
 /// The listener that takes intercepted connections, and the chains in it for ports nobody serves.
@@ -42,8 +43,8 @@ struct Served<'w> {
     binds: Vec<Text>,
     bind_to_port: bool,
     origin: Option<Text>,
-    /// The listener as the user wrote it, if he did.
-    written: Option<&'w IstioIngressListener>,
+    /// TLS that the user has it terminate.
+    tls: Option<&'w ServerTlsSettings>,
 }
 
 impl Served<'_> {
@@ -59,7 +60,20 @@ impl Served<'_> {
             binds: Vec::new(),
             bind_to_port: false,
             origin: None,
-            written: None,
+            tls: None,
+        }
+    }
+
+    /// Whether it stands for ports nobody serves.
+    fn is_unserved(&self) -> bool {
+        self.binds.is_empty()
+    }
+
+    /// The same, on a port for which somebody demands something of its own.
+    fn nothing_at(port: u16) -> Self {
+        Self {
+            target: port,
+            ..Self::nothing()
         }
     }
 
@@ -146,9 +160,12 @@ fn served<'w>(reader: &Reader<'w>, scope: &InboundScope) -> Vec<Served<'w>> {
                 continue;
             };
             let bind_to_port = binds_to_port(scope, i.capture_mode);
-            let protocol = Protocol::parse(&port.protocol);
+            let mut protocol = Protocol::parse(&port.protocol);
             if !can_bind(scope, bind_to_port, &i.bind, number, protocol, &[]) {
                 continue;
+            }
+            if own_tls(reader, i).is_some() {
+                protocol = protocol.inside_tls();
             }
             let binds = match (i.bind.as_str(), scope.addresses.first()) {
                 ("", Some(own)) => vec![own.clone()],
@@ -168,11 +185,20 @@ fn served<'w>(reader: &Reader<'w>, scope: &InboundScope) -> Vec<Served<'w>> {
                     "/apis/networking.istio.io/v1/namespaces/{}/sidecar/{}",
                     object.key.namespace, object.key.name
                 ))),
-                written: Some(i),
+                tls: own_tls(reader, i),
             });
         }
     }
     by_port.into_values().collect()
+}
+
+/// TLS that the user has a written listener terminate; only if the control plane is told to allow it.
+fn own_tls<'w>(
+    reader: &Reader<'_>,
+    listener: &'w IstioIngressListener,
+) -> Option<&'w ServerTlsSettings> {
+    let tls = listener.tls.as_ref()?;
+    chain::feature(reader, "ENABLE_TLS_ON_SIDECAR_INGRESS", false).then_some(tls)
 }
 
 /// Ports of the services the workload stands behind.
@@ -210,7 +236,7 @@ fn of_instances(
             binds: wildcards.clone(),
             bind_to_port,
             origin: None,
-            written: None,
+            tls: None,
         });
     }
 }
@@ -219,8 +245,11 @@ fn of_instances(
 pub fn listeners(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Listener> {
     let mut out = Vec::new();
     let mut chains = Vec::new();
-    for s in served(reader, scope) {
-        let own = port_chains(reader, scope, &s);
+    let demand = peer::demand(reader, &scope.client.namespace, &scope.client.labels);
+    let all = served(reader, scope);
+    let elsewhere = unserved(reader, scope, &demand, &all);
+    for s in all {
+        let own = port_chains(reader, scope, &s, demand.at(s.target));
         if s.bind_to_port {
             out.push(bound(reader, scope, &s, own));
         } else {
@@ -228,7 +257,36 @@ pub fn listeners(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Listener> {
         }
     }
     if scope.client.interception != Interception::None {
+        chains.splice(0..0, elsewhere);
         out.insert(0, intercept(reader, scope, chains));
+    }
+    out
+}
+
+/// Chains for ports nobody serves: for all of them, and one more set for each for which a policy demands something.
+fn unserved(
+    reader: &Reader<'_>,
+    scope: &InboundScope,
+    demand: &Demand,
+    served: &[Served<'_>],
+) -> Vec<Chain> {
+    let mut out = port_chains(reader, scope, &Served::nothing(), demand.at(0));
+    let written = ingress(reader, scope);
+    let known: BTreeSet<u16> = match written {
+        Some(_) => served
+            .iter()
+            .filter(|s| s.origin.is_some())
+            .map(|s| s.target)
+            .collect(),
+        None => scope.instances.iter().map(|i| i.target).collect(),
+    };
+    for (port, mode) in demand.ports.iter().filter(|(p, _)| !known.contains(p)) {
+        out.extend(port_chains(
+            reader,
+            scope,
+            &Served::nothing_at(*port),
+            *mode,
+        ));
     }
     out
 }
@@ -251,7 +309,6 @@ fn intercept(reader: &Reader<'_>, scope: &InboundScope, served: Vec<Chain>) -> L
         connect_timeout: None,
         origin: None,
     }];
-    chains.extend(port_chains(reader, scope, &Served::nothing()));
     chains.extend(served);
     let name = Text::from(INTERCEPT);
     let mut l = listener(reader, scope, name, &wildcards(scope), port, chains);
@@ -359,47 +416,69 @@ const MUTUAL_ANY: [&str; 5] = [
 ];
 const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
-/// The chains of one port when mutual TLS is accepted but not demanded.
-fn port_chains(reader: &Reader<'_>, scope: &InboundScope, s: &Served<'_>) -> Vec<Chain> {
-    let chain = |http: bool, mutual: bool, transport: Transport, alpn: &[&str]| {
-        permissive(reader, scope, s, http, mutual, transport, alpn)
+/// The chains of one port, by what its policy demands.
+fn port_chains(
+    reader: &Reader<'_>,
+    scope: &InboundScope,
+    s: &Served<'_>,
+    mode: Mode,
+) -> Vec<Chain> {
+    let (tls, plain) = (Some(Transport::Tls), Some(Transport::Plain));
+    let chain = |http: bool, mutual: bool, transport: Option<Transport>, alpn: &[&str]| {
+        let tls = mutual.then(|| DownstreamTls::Mutual(server_tls(reader, scope, http)));
+        one_chain(reader, scope, s, http, tls, transport, alpn)
     };
-    match s.protocol {
-        p if p.is_http() => vec![
-            chain(true, true, Transport::Tls, &MUTUAL_ANY),
-            chain(true, false, Transport::Plain, &[]),
+    if let (Some(settings), Mode::Plain) = (s.tls, mode) {
+        let http = s.protocol.is_http();
+        let own = server_tls::terminate(reader, &scope.files, settings, false);
+        return vec![one_chain(reader, scope, s, http, Some(own), tls, &[])];
+    }
+    let (http, auto) = (s.protocol.is_http(), s.protocol.is_auto());
+    match mode {
+        Mode::Permissive if http => vec![
+            chain(true, true, tls, &MUTUAL_ANY),
+            chain(true, false, plain, &[]),
         ],
-        p if p.is_auto() => vec![
-            chain(true, true, Transport::Tls, &MUTUAL_HTTP),
-            chain(true, false, Transport::Plain, &PLAIN_HTTP),
-            chain(false, true, Transport::Tls, &MUTUAL_TCP),
-            chain(false, false, Transport::Plain, &[]),
-            chain(false, false, Transport::Tls, &[]),
+        Mode::Permissive if auto => vec![
+            chain(true, true, tls, &MUTUAL_HTTP),
+            chain(true, false, plain, &PLAIN_HTTP),
+            chain(false, true, tls, &MUTUAL_TCP),
+            chain(false, false, plain, &[]),
+            chain(false, false, tls, &[]),
         ],
-        _ => vec![
-            chain(false, true, Transport::Tls, &MUTUAL_ANY),
-            chain(false, false, Transport::Tls, &[]),
-            chain(false, false, Transport::Plain, &[]),
+        Mode::Permissive => vec![
+            chain(false, true, tls, &MUTUAL_ANY),
+            chain(false, false, tls, &[]),
+            chain(false, false, plain, &[]),
         ],
+        Mode::Strict if auto => vec![
+            chain(true, true, tls, &MUTUAL_HTTP),
+            chain(false, true, tls, &[]),
+        ],
+        Mode::Strict => vec![chain(http, true, tls, &[])],
+        Mode::Plain if auto => vec![
+            chain(true, false, plain, &PLAIN_HTTP),
+            chain(false, false, plain, &[]),
+        ],
+        Mode::Plain => vec![chain(http, false, plain, &[])],
     }
 }
 
-fn permissive(
+fn one_chain(
     reader: &Reader<'_>,
     scope: &InboundScope,
     s: &Served<'_>,
     http: bool,
-    mutual: bool,
-    transport: Transport,
+    tls: Option<DownstreamTls>,
+    transport: Option<Transport>,
     alpn: &[&str],
 ) -> Chain {
-    let passthrough = s.target == 0;
-    let name = match (passthrough, http) {
+    let name = match (s.is_unserved(), http) {
         (true, true) => Text::from("virtualInbound-catchall-http"),
         (true, false) => Text::from(INTERCEPT),
         (false, _) => outbound::listener_name(&s.binds[0], s.target),
     };
-    let to = if passthrough {
+    let to = if s.is_unserved() {
         ClusterName::InboundPassthrough
     } else {
         ClusterName::Inbound { port: s.target }
@@ -407,13 +486,13 @@ fn permissive(
     Chain {
         name,
         matches: ChainMatch {
-            port: (!passthrough).then_some(s.target),
-            transport: Some(transport),
+            port: (s.target > 0).then_some(s.target),
+            transport,
             alpn: alpn.iter().map(|a| Text::from(*a)).collect(),
             ..Default::default()
         },
         explicit_match: false,
-        tls: mutual.then(|| DownstreamTls::Mutual(server_tls(reader, scope, http))),
+        tls,
         handler: if http {
             http_handler(reader, scope, s, to)
         } else {
@@ -444,11 +523,20 @@ fn server_tls(reader: &Reader<'_>, scope: &InboundScope, http: bool) -> Downstre
     };
     let limits = mesh.mesh_mtls.as_ref();
     let written = limits.map_or(&[][..], |l| l.cipher_suites.as_slice());
-    let domains = std::iter::once(mesh.trust_domain.as_str())
-        .chain(mesh.trust_domain_aliases.iter().map(String::as_str));
+    let mut domains: Vec<&str> = std::iter::once(&mesh.trust_domain)
+        .chain(&mesh.trust_domain_aliases)
+        .chain(mesh.ca_certificates.iter().flat_map(|c| &c.trust_domains))
+        .map(String::as_str)
+        .collect();
+    let mut seen = BTreeSet::new();
+    domains.retain(|d| !d.is_empty() && seen.insert(*d));
+    if chain::feature(reader, "PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false) {
+        domains.clear();
+    }
     DownstreamMutual {
         alpn: alpn.iter().map(|a| Text::from(*a)).collect(),
         identity_prefixes: domains
+            .iter()
             .map(|d| Text::from(format!("spiffe://{d}/")))
             .collect(),
         tls13_only: limits.is_some_and(|l| l.min_protocol_version == TlsProtocol::Tlsv1_3),
@@ -484,8 +572,7 @@ fn http_handler(
         scope.tracing.clone(),
         scope.http10,
     );
-    let passthrough = s.target == 0;
-    let (table, stat) = if passthrough {
+    let (table, stat) = if s.is_unserved() {
         (
             Text::from("InboundPassthroughCluster"),
             Text::from("InboundPassthroughCluster"),
@@ -538,309 +625,4 @@ fn http_handler(
         vec![host],
     );
     Handler::Http(Box::new(h))
-}
-
-/// Inbound clusters.
-pub fn clusters(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Cluster> {
-    let mut out = vec![passthrough_cluster(reader, scope)];
-    let written = ingress(reader, scope);
-    let of_services = match written {
-        None => scope.client.interception != Interception::None,
-        Some(_) => merges(reader),
-    };
-    let mut written_ports = BTreeSet::new();
-    for (object, i) in written
-        .iter()
-        .flat_map(|(o, spec)| spec.ingress.iter().map(move |i| (o, i)))
-    {
-        if let Some(c) = ingress_cluster(reader, scope, object, i)
-            && let ClusterName::Inbound { port } = c.name
-            && written_ports.insert(port)
-        {
-            out.push(c);
-        }
-    }
-    if of_services {
-        out.extend(service_clusters(reader, scope, &written_ports));
-    }
-    out
-}
-
-/// One cluster for each port of the application. All services of a port are named, the oldest first.
-fn service_clusters(
-    reader: &Reader<'_>,
-    scope: &InboundScope,
-    written: &BTreeSet<u16>,
-) -> Vec<Cluster> {
-    let mut by_port: BTreeMap<u16, (u16, &Arc<Service>, Vec<ServiceRef>)> = BTreeMap::new();
-    for i in scope
-        .instances
-        .iter()
-        .filter(|i| !written.contains(&i.target))
-    {
-        let Some(service) = reader.service(&i.service) else {
-            continue;
-        };
-        if service.port(i.port).is_none() {
-            continue;
-        }
-        let (first, _, refs) = by_port
-            .entry(i.target)
-            .or_insert((i.port, service, Vec::new()));
-        let r = service_ref(service);
-        // Services that reach the port under another number are not named.
-        if *first == i.port && !refs.contains(&r) {
-            refs.push(r);
-        }
-    }
-    let localhost = reader
-        .mesh()
-        .inbound_traffic_policy
-        .as_ref()
-        .is_some_and(|p| p.mode == InboundTrafficMode::Localhost);
-    let mut out = Vec::new();
-    for (target, (number, service, services)) in by_port {
-        let Some(port) = service.port(number) else {
-            continue;
-        };
-        let at = localhost.then(|| {
-            let loopback = scope.client.families.loopbacks()[0];
-            Address::Socket(Text::from(loopback), target)
-        });
-        let mut c = local(reader, scope, target, port.protocol, at);
-        // Telemetry is not told of services outside the mesh.
-        if !service.mesh_external {
-            c.services = services;
-        }
-        c.stat_name = inbound_stat(reader, service, port, target);
-        limit(reader, scope, &mut c, service, number);
-        out.push(c);
-    }
-    out
-}
-
-fn service_ref(service: &Service) -> ServiceRef {
-    ServiceRef {
-        host: service.id.host.clone(),
-        name: service.name.clone(),
-        namespace: service.id.namespace.clone(),
-    }
-}
-
-/// The name the mesh gives a port in statistics, if it says how names are made.
-fn inbound_stat(reader: &Reader<'_>, service: &Service, port: &Port, target: u16) -> Option<Text> {
-    let pattern = reader.mesh().inbound_cluster_stat_name.as_str();
-    (!pattern.is_empty()).then(|| cluster::stat_name(pattern, service, port, "", target))
-}
-
-/// The connection limits of the service's own rule hold on this side too, unless the Sidecar object has some.
-fn limit(reader: &Reader<'_>, scope: &InboundScope, c: &mut Cluster, service: &Service, port: u16) {
-    let seen = !visibility::ports(reader, &scope.client, service).is_empty();
-    let rule = seen
-        .then(|| policy::rule_of_server(reader, &scope.client, service))
-        .flatten();
-    c.rule = rule
-        .as_ref()
-        .filter(|r| r.spec.traffic_policy.is_some() && !c.services.is_empty())
-        .map(policy::Rule::path);
-    let of_rule = policy::effective(rule.as_ref(), None, port);
-    pool(reader, scope, c, of_rule.connection_pool);
-    c.pool.retry_budget = of_rule.retry_budget.as_ref().map(policy::retry_budget);
-}
-
-/// Connection limits: of the Sidecar object for the port, else for all ports, else those of the destination rule, else
-/// the mesh's.
-fn pool(
-    reader: &Reader<'_>,
-    scope: &InboundScope,
-    c: &mut Cluster,
-    of_rule: Option<ConnectionPoolSettings>,
-) {
-    let spec = visibility::sidecar(reader, &scope.client).and_then(|o| o.get::<Sidecar>());
-    let of_port = |spec: &'_ Sidecar| {
-        spec.ingress
-            .iter()
-            .filter(|i| {
-                matches!(c.name, ClusterName::Inbound { port }
-                    if i.port.as_ref().is_some_and(|p| p.number == u32::from(port)))
-            })
-            .find_map(|i| i.connection_pool.clone())
-    };
-    let settings = spec
-        .and_then(|s| of_port(s).or_else(|| s.inbound_connection_pool.clone()))
-        .or(of_rule)
-        .or_else(|| {
-            let policy = reader.mesh().default_traffic_policy.as_ref();
-            policy.and_then(|p| p.connection_pool.clone())
-        });
-    c.pool = policy::pool(reader, settings.as_ref());
-    if settings
-        .and_then(|s| s.http)
-        .is_some_and(|h| h.use_client_protocol)
-    {
-        c.http = UpstreamHttp::Downstream;
-    }
-}
-
-fn source_addresses(families: Families) -> (Text, Vec<Text>) {
-    match families {
-        Families::V4 => (Text::from("127.0.0.6"), Vec::new()),
-        Families::V6 => (Text::from("::6"), Vec::new()),
-        Families::Dual => (Text::from("127.0.0.6"), vec![Text::from("::6")]),
-    }
-}
-
-fn passthrough_cluster(reader: &Reader<'_>, scope: &InboundScope) -> Cluster {
-    let discovery = Discovery::OriginalDst {
-        use_http_header: false,
-        port_override: None,
-        keep_forever: false,
-    };
-    let mut c = cluster::bare(reader, ClusterName::InboundPassthrough, discovery);
-    cluster::passthrough(reader, &mut c, &scope.client);
-    mark(&mut c, scope);
-    c
-}
-
-/// Connections to the application come from an address that interception leaves alone.
-fn mark(c: &mut Cluster, scope: &InboundScope) {
-    let (first, more) = source_addresses(scope.client.families);
-    c.source_address = Some(first);
-    c.extra_source_addresses = more;
-}
-
-fn upstream_http(protocol: Protocol) -> UpstreamHttp {
-    if protocol.is_http2() {
-        UpstreamHttp::Http2
-    } else if protocol.is_auto() {
-        UpstreamHttp::Downstream
-    } else {
-        UpstreamHttp::Default
-    }
-}
-
-/// The application on one of its ports: at an address, else where the connection was meant to go.
-fn local(
-    reader: &Reader<'_>,
-    scope: &InboundScope,
-    port: u16,
-    protocol: Protocol,
-    at: Option<Address>,
-) -> Cluster {
-    let discovery = Discovery::OriginalDst {
-        use_http_header: false,
-        port_override: None,
-        keep_forever: true,
-    };
-    let mut c = cluster::bare(reader, ClusterName::Inbound { port }, discovery);
-    c.balancing.policy = Policy::ClusterProvided;
-    c.balancing.explicit_common = true;
-    c.http = upstream_http(protocol);
-    c.preserve_case = scope.client.conduct.preserves_case()
-        && !protocol.is_http2()
-        && (protocol.is_http() || protocol.is_auto());
-    // Connections to the loopback address are left alone anyway.
-    let loopback =
-        matches!(&at, Some(Address::Socket(a, _)) if matches!(&**a, "127.0.0.1" | "::1"));
-    if !loopback {
-        mark(&mut c, scope);
-    }
-    if let Some(address) = at {
-        c.discovery = Discovery::StaticEndpoints(only(c.name.clone(), address));
-        c.balancing.policy = Policy::RoundRobin;
-    }
-    c
-}
-
-/// A list of one endpoint.
-fn only(cluster: ClusterName, address: Address) -> EndpointSet {
-    let e = endpoint::Endpoint {
-        address,
-        additional: Vec::new(),
-        health: Health::Healthy,
-        weight: 0,
-        mutual_tls: false,
-        workload: Text::default(),
-        hostname: Text::default(),
-    };
-    EndpointSet {
-        cluster,
-        groups: vec![EndpointGroup {
-            locality: Locality::default(),
-            priority: 0,
-            weight: 0,
-            endpoints: vec![e],
-        }],
-        overprovisioning: None,
-        with_health: false,
-    }
-}
-
-/// The upstream of an ingress listener: the endpoint written, else the application where the connection was meant to go.
-fn ingress_cluster(
-    reader: &Reader<'_>,
-    scope: &InboundScope,
-    object: &Object,
-    i: &IstioIngressListener,
-) -> Option<Cluster> {
-    let written = i.port.as_ref()?;
-    let number = u16::try_from(written.number).ok()?;
-    let protocol = Protocol::parse(&written.protocol);
-    let at = match i.default_endpoint.as_str() {
-        "" => None,
-        endpoint => endpoint_address(scope, endpoint)?,
-    };
-    let mut c = local(reader, scope, number, protocol, at);
-    let instance = scope.instances.iter().find(|i| i.target == number);
-    let service = instance.and_then(|i| reader.service(&i.service));
-    let Some(service) = service else {
-        let pattern = &reader.mesh().inbound_cluster_stat_name;
-        if !pattern.is_empty() {
-            let host = format!("{}.{}", object.key.name, object.key.namespace);
-            let name = cluster::fill(pattern, &host, None, "", (number, &written.name));
-            c.stat_name = Some(Text::from(
-                name.replace("%TARGET_PORT%", &number.to_string()),
-            ));
-        }
-        pool(reader, scope, &mut c, None);
-        return Some(c);
-    };
-    if !service.mesh_external {
-        c.services = vec![service_ref(service)];
-    }
-    let port = Port {
-        name: Text::from(written.name.as_str()),
-        number,
-        protocol,
-    };
-    c.stat_name = inbound_stat(reader, service, &port, number);
-    limit(reader, scope, &mut c, service, number);
-    Some(c)
-}
-
-/// Where a written endpoint is: `None` if it is no address, `Some(None)` if it is wherever the connection was meant to go.
-#[expect(clippy::option_option, reason = "no endpoint and no address differ")]
-fn endpoint_address(scope: &InboundScope, endpoint: &str) -> Option<Option<Address>> {
-    if let Some(path) = endpoint.strip_prefix("unix://") {
-        return Some(Some(Address::Unix(Text::from(path))));
-    }
-    let (host, port) = endpoint.rsplit_once(':')?;
-    let port: u16 = port.parse().ok()?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let own = |v4: bool| {
-        scope
-            .addresses
-            .iter()
-            .find(|a| a.contains('.') == v4)
-            .cloned()
-    };
-    let families = scope.client.families;
-    let address = match host {
-        "0.0.0.0" => own(true).unwrap_or_else(|| Text::from("127.0.0.1")),
-        "::" => own(false).unwrap_or_else(|| Text::from("::1")),
-        "127.0.0.1" => Text::from(if families.v4() { host } else { "::1" }),
-        "::1" => Text::from(if families.v6() { host } else { "127.0.0.1" }),
-        _ => return Some(None),
-    };
-    Some(Some(Address::Socket(address, port)))
 }

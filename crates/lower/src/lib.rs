@@ -16,6 +16,7 @@ pub mod inbound;
 pub mod locality;
 mod network;
 pub mod outbound;
+mod peer;
 pub mod policy;
 pub mod route;
 mod rule;

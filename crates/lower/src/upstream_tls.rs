@@ -5,10 +5,10 @@ use pilotfish_config::networking::{ClientTlsMode, ClientTlsSettings, Subset};
 use pilotfish_ir::Cluster;
 use pilotfish_ir::cluster::{Discovery, UpstreamHttp};
 use pilotfish_ir::tls::{ByRequest, CustomTls, MutualTls, SecretSource, TlsLimits, UpstreamTls};
-use pilotfish_mesh::{Reader, Registry, Resolution};
+use pilotfish_mesh::{Reader, Registry};
 
 use crate::cluster::Upstream;
-use crate::{ProxyKind, Text};
+use crate::{ProxyKind, Text, peer};
 
 /// The server name the mesh's mutual TLS sends: it names the cluster, with characters a host name may have.
 pub fn mesh_sni(port: u16, subset: &str, host: &str) -> String {
@@ -55,17 +55,11 @@ fn inferred(
     c: &Cluster,
 ) -> UpstreamTls {
     let (reader, service) = (upstream.reader, upstream.service);
-    if service.mesh_external || reader.mesh().enable_auto_mtls == Some(false) {
+    if service.mesh_external
+        || reader.mesh().enable_auto_mtls == Some(false)
+        || !peer::tried(reader, service, &upstream.port.name, passes_through)
+    {
         return UpstreamTls::None;
-    }
-    // Without a list of endpoints they cannot be told apart: all must be ready for it.
-    if service.resolution == Resolution::Passthrough || passes_through {
-        let endpoints = reader
-            .endpoints(&service.id)
-            .and_then(|e| e.by_port.get(&upstream.port.name));
-        if !endpoints.is_some_and(|all| !all.is_empty() && all.iter().all(|e| e.mutual_tls)) {
-            return UpstreamTls::None;
-        }
     }
     let mutual = mesh(upstream, subset, &ClientTlsSettings::default(), c);
     if upstream.scope.files.certificate.is_some() {

@@ -229,7 +229,8 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
         .collect()
 }
 
-/// Services that no egress listener shows but to which VirtualServices lead that one of them does.
+/// Services that no egress listener shows but to which VirtualServices lead that one of them does. Those of the client's
+/// own namespace are taken even if they are exported elsewhere only.
 pub fn inferred(reader: &Reader<'_>, client: &Client) -> Vec<ServiceId> {
     let all = egress(reader, client);
     // Who sees everything misses nothing but what its own namespace does not mean for itself.

@@ -73,7 +73,7 @@ fn age(object: &Object) -> i64 {
         .unwrap_or(if first { i64::MIN } else { 0 })
 }
 
-fn matches(selector: &LabelSelector, labels: &Labels) -> bool {
+pub(crate) fn matches(selector: &LabelSelector, labels: &Labels) -> bool {
     let all = selector
         .match_labels
         .iter()

@@ -8,11 +8,10 @@ use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey};
 use crate::{Registry, Resolution, ServiceId, Text, World, host, index, rules};
 
 /// Kinds that are read and kept but change nothing a proxy is given.
-const UNTRANSLATED: [Kind; 9] = [
+const UNTRANSLATED: [Kind; 8] = [
     Kind::WorkloadGroup,
     Kind::EnvoyFilter,
     Kind::ProxyConfig,
-    Kind::PeerAuthentication,
     Kind::RequestAuthentication,
     Kind::AuthorizationPolicy,
     Kind::Telemetry,

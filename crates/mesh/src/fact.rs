@@ -43,6 +43,8 @@ pub enum Fact {
     SidecarNamespaces,
     /// Sidecar objects of a namespace.
     Sidecars(Text),
+    /// PeerAuthentications of a namespace.
+    PeerAuthentications(Text),
     /// Gateways between networks.
     NetworkGateways,
     /// The workload at an address.

@@ -9,6 +9,7 @@ mod alias;
 mod allocation;
 mod declare;
 mod diagnostics;
+mod discovery;
 pub mod endpoint;
 pub mod fact;
 pub mod host;

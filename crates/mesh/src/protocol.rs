@@ -108,6 +108,16 @@ impl Protocol {
         matches!(self, Self::Https | Self::Tls)
     }
 
+    /// What is inside once TLS has been terminated.
+    #[must_use]
+    pub fn inside_tls(self) -> Self {
+        match self {
+            Self::Https => Self::Http,
+            Self::Tls => Self::Tcp,
+            other => other,
+        }
+    }
+
     /// Detected on each connection.
     pub fn is_auto(self) -> bool {
         self == Self::Auto

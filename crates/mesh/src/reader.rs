@@ -240,6 +240,12 @@ impl<'w> Reader<'w> {
         self.world.snapshot.in_namespace(Kind::Secret, namespace)
     }
 
+    /// PeerAuthentications of a namespace, oldest first.
+    pub fn peer_authentications(&self, namespace: &str) -> Option<&'w Ranked> {
+        self.note(Fact::PeerAuthentications(Text::from(namespace)));
+        self.world.peer_authentications.get(namespace)
+    }
+
     /// The workload at an address.
     pub fn workload(&self, address: &str) -> Option<&'w Arc<Workload>> {
         self.note(Fact::Workload(Text::from(address)));

@@ -46,6 +46,7 @@ enum Place {
     GatewayVirtualServices(Text),
     Gateways,
     Sidecars(Text),
+    PeerAuthentications(Text),
 }
 
 fn places(object: &Object, settings: &Settings) -> BTreeSet<Place> {
@@ -73,6 +74,9 @@ fn places(object: &Object, settings: &Settings) -> BTreeSet<Place> {
         }
         Spec::Gateway(_) => BTreeSet::from([Place::Gateways]),
         Spec::Sidecar(_) => BTreeSet::from([Place::Sidecars(namespace.clone())]),
+        Spec::PeerAuthentication(_) => {
+            BTreeSet::from([Place::PeerAuthentications(namespace.clone())])
+        }
         _ => BTreeSet::new(),
     }
 }
@@ -188,6 +192,10 @@ pub(crate) fn replace(
                     facts.insert(Fact::SidecarNamespaces);
                 }
                 (differs, Fact::Sidecars(namespace))
+            }
+            Place::PeerAuthentications(namespace) => {
+                let (differs, _) = edit(&mut next.peer_authentications, &namespace, &change);
+                (differs, Fact::PeerAuthentications(namespace))
             }
         };
         if differs {

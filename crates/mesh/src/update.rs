@@ -12,7 +12,7 @@ use crate::view::{NETWORK, node_locality, system_namespace};
 use crate::world::Update;
 use crate::{
     Fact, Labels, Protocol, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation,
-    index, network, rules,
+    discovery, index, network, rules,
 };
 
 /// What has to be derived again.
@@ -25,10 +25,12 @@ struct Dirty {
 
 /// Derives the next world.
 pub(crate) fn derive(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) -> Update {
+    let (counted, changed) = discovery::filter(old, snapshot, changed);
+    let changed = &*changed;
     let mut step = Step {
         old,
         next: World {
-            snapshot: snapshot.clone(),
+            snapshot: counted,
             mesh: snapshot.mesh.clone(),
             networks: snapshot.networks.clone(),
             ..old.clone()

@@ -59,6 +59,7 @@ pub struct World {
     pub(crate) sidecars: OrdMap<Text, Ranked>,
     /// The keys of `sidecars`.
     pub(crate) sidecar_namespaces: Arc<BTreeSet<Text>>,
+    pub(crate) peer_authentications: OrdMap<Text, Ranked>,
     pub(crate) workloads: OrdMap<Text, Arc<Workload>>,
     pub(crate) network_gateways: Arc<Vec<NetworkGateway>>,
     /// What all of it was derived from.
@@ -97,6 +98,7 @@ impl World {
             gateways: Arc::default(),
             sidecars: OrdMap::new(),
             sidecar_namespaces: Arc::default(),
+            peer_authentications: OrdMap::new(),
             workloads: OrdMap::new(),
             network_gateways: Arc::default(),
             snapshot,

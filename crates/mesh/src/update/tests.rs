@@ -47,6 +47,11 @@ static MESHES: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
             "{}",
         ),
         mesh("defaultServiceExportTo: ['.']", "{}"),
+        mesh("discoverySelectors:\n- matchLabels: {seen: 'yes'}", "{}"),
+        mesh(
+            "discoverySelectors:\n- matchExpressions: [{key: seen, operator: NotIn, values: ['yes']}]",
+            "{}",
+        ),
         mesh(
             "serviceEntryVisibility:\n  applyToSidecars: true\n  defaultVisibility: NAMESPACE",
             "{}",
@@ -210,6 +215,14 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
         .map(Fact::GatewayVirtualServices),
     );
     out.extend(
+        differences(
+            &a.peer_authentications,
+            &b.peer_authentications,
+            same_objects,
+        )
+        .map(Fact::PeerAuthentications),
+    );
+    facts.extend(
         differences(&a.sidecars, &b.sidecars, same_objects)
             .into_iter()
             .map(Fact::Sidecars),
