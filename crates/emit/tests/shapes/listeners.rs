@@ -3,12 +3,14 @@
 use pilotfish_ir::cluster::DnsFamily;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{
-    ClientCert, Direction, DnsCache, Handler, Inspect, Ports, Routes, Side, TcpCodec, Transport,
-    Tunnel,
+    CertificateParts, ClientCert, Direction, DnsCache, EscapedSlashes, Handler, Headers,
+    Http2Limits, HttpLimits, Inspect, Ports, Routes, Side, TagValue, TcpCodec, Transport, Tunnel,
+    Underscores,
 };
 use pilotfish_ir::route::Action;
 use pilotfish_ir::tls::{
-    ClientCheck, DownstreamMutual, DownstreamTls, SecretSource, ServerTls, TlsLimits,
+    CertificateFiles, ClientCheck, DownstreamMutual, DownstreamTls, SecretSource, ServerTls,
+    TlsLimits,
 };
 use pilotfish_ir::{ClusterName, Listener, Millis, RouteTable, VirtualHost};
 use serde_json::{Value, json};
@@ -324,7 +326,7 @@ pub(crate) fn mesh_server() -> DownstreamTls {
             text("ECDHE-RSA-AES256-GCM-SHA384"),
             text("AES128-GCM-SHA256"),
         ],
-        files: pilotfish_ir::tls::CertificateFiles::default(),
+        files: CertificateFiles::default(),
     })
 }
 
@@ -353,6 +355,12 @@ pub(crate) fn virtual_inbound() -> Listener {
     );
     server.client_cert = ClientCert::AppendForward;
     server.server_name = Some(text("istio-envoy"));
+    server.headers.certificate = Some(CertificateParts {
+        subject: true,
+        dns: true,
+        uri: true,
+        ..Default::default()
+    });
     let mut secure = chain(
         "virtualInbound-catchall-http",
         Handler::Http(Box::new(server)),
@@ -500,6 +508,13 @@ pub(crate) fn gateway(certificate: SecretSource, client_roots: Option<SecretSour
         Routes::Discovered(text("https.443")),
     );
     server.client_cert = ClientCert::SanitizeSet;
+    server.headers.certificate = Some(CertificateParts {
+        subject: true,
+        certificate: true,
+        dns: true,
+        uri: true,
+        chain: false,
+    });
     server.use_remote_address = Some(true);
     server.http10 = true;
     server.grpc_web = true;
@@ -630,5 +645,120 @@ fn codecs() {
     assert_eq!(
         names(TcpCodec::Redis),
         ["istio.stats", "envoy.filters.network.redis_proxy"]
+    );
+}
+
+/// What a proxy may be told about the headers it adds and keeps, and about connections and streams.
+#[test]
+fn manners_of_a_proxy() {
+    let mut server = http(
+        Side::Client,
+        "outbound_0.0.0.0_80",
+        Routes::Discovered(text("80")),
+    );
+    server.headers = Headers {
+        server_of_application: true,
+        no_request_id: true,
+        no_debug: true,
+        metadata_in_mesh: true,
+        preserve_case: true,
+        forwarded_port: true,
+        trusted_hops: 2,
+        certificate: None,
+        internal_networks: vec![(text("10.0.0.0"), 8)],
+    };
+    server.limits = HttpLimits {
+        idle_timeout: Some(Millis::secs(20)),
+        stream_idle_timeout: Some(Millis::secs(300)),
+        headers_timeout: Some(Millis::secs(60)),
+        http2: Some(Http2Limits {
+            streams: Some(100),
+            ..Default::default()
+        }),
+        underscores: Some(Underscores::Reject),
+        ..Default::default()
+    };
+    server.escaped_slashes = EscapedSlashes::Redirect;
+    server.tracing = None;
+    let mut listener = listener(
+        "0.0.0.0_80",
+        "0.0.0.0",
+        80,
+        vec![chain("", Handler::Http(Box::new(server)))],
+    );
+    listener.exact_balance = true;
+    listener.buffer_limit = Some(32768);
+    let emitted = emitted(&listener);
+    assert_eq!(
+        emitted["connectionBalanceConfig"],
+        json!({"exactBalance": {}})
+    );
+    assert_eq!(emitted["perConnectionBufferLimitBytes"], 32768);
+    let manager = &emitted["filterChains"][0]["filters"][0]["typedConfig"];
+    for (field, expected) in [
+        ("serverHeaderTransformation", json!("PASS_THROUGH")),
+        ("generateRequestId", json!(false)),
+        ("appendXForwardedPort", json!(true)),
+        ("xffNumTrustedHops", json!(2)),
+        ("streamIdleTimeout", json!("300s")),
+        ("requestHeadersTimeout", json!("60s")),
+        ("http2ProtocolOptions", json!({"maxConcurrentStreams": 100})),
+        (
+            "pathWithEscapedSlashesAction",
+            json!("UNESCAPE_AND_REDIRECT"),
+        ),
+        (
+            "commonHttpProtocolOptions",
+            json!({"idleTimeout": "20s", "headersWithUnderscoresAction": "REJECT_REQUEST"}),
+        ),
+        (
+            "internalAddressConfig",
+            json!({"cidrRanges": [{"addressPrefix": "10.0.0.0", "prefixLen": 8}]}),
+        ),
+    ] {
+        assert_eq!(manager[field], expected, "{field}");
+    }
+    assert_eq!(manager.get("tracing"), None);
+    let format = &manager["httpProtocolOptions"]["headerKeyFormat"]["statefulFormatter"];
+    assert_eq!(format["name"], "preserve_case");
+    let filters = manager["httpFilters"].as_array().unwrap();
+    let told = &filters[0]["typedConfig"]["value"]["upstream_propagation"];
+    assert_eq!(
+        *told,
+        json!([{"istio_headers": {"skip_external_clusters": true}}])
+    );
+    let router = &filters.last().unwrap()["typedConfig"];
+    assert_eq!(router["suppressEnvoyHeaders"], true);
+}
+
+/// Tags of the user stand among the proxy's own, in order of their names.
+#[test]
+fn tags_of_spans() {
+    let mut server = http(Side::Client, "x", Routes::Discovered(text("80")));
+    let tracing = server.tracing.as_mut().unwrap();
+    tracing.sampling = 1_234_500;
+    tracing.longest_path = Some(99);
+    tracing.own_tags = false;
+    tracing.tags = vec![
+        (text("b"), TagValue::Header(text("x-b"), text("none"))),
+        (text("a"), TagValue::Literal(text("one"))),
+        (text("c"), TagValue::Environment(text("C"), text(""))),
+    ];
+    let chains = vec![chain("", Handler::Http(Box::new(server)))];
+    let emitted = emitted(&listener("0.0.0.0_80", "0.0.0.0", 80, chains));
+    let manager = &emitted["filterChains"][0]["filters"][0]["typedConfig"];
+    assert_eq!(
+        manager["tracing"],
+        json!({
+            "clientSampling": {"value": 100.0},
+            "randomSampling": {"value": 12.345},
+            "overallSampling": {"value": 100.0},
+            "maxPathTagLength": 99,
+            "customTags": [
+                {"tag": "a", "literal": {"value": "one"}},
+                {"tag": "b", "requestHeader": {"name": "x-b", "defaultValue": "none"}},
+                {"tag": "c", "environment": {"name": "C"}},
+            ],
+        })
     );
 }
