@@ -220,9 +220,10 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
             &b.peer_authentications,
             same_objects,
         )
+        .into_iter()
         .map(Fact::PeerAuthentications),
     );
-    facts.extend(
+    out.extend(
         differences(&a.sidecars, &b.sidecars, same_objects)
             .into_iter()
             .map(Fact::Sidecars),
