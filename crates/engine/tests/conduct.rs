@@ -282,6 +282,13 @@ fn the_application_may_use_the_proxy_as_one() {
         names.contains(&&json!("web.shop.svc.cluster.local:80")),
         "{names:?}"
     );
+    let hosts = table["virtualHosts"].as_array().unwrap();
+    let web = hosts
+        .iter()
+        .find(|h| h["name"] == "web.shop.svc.cluster.local:80");
+    let domains = web.unwrap()["domains"].as_array().unwrap();
+    assert!(domains.contains(&json!("web:80")), "{domains:?}");
+    assert!(domains.contains(&json!("web")), "{domains:?}");
 }
 
 #[test]

@@ -59,6 +59,8 @@ impl TableKey {
 pub enum HostKey {
     /// Of a service.
     Service(ServiceId),
+    /// Of a port of a service, in a table for all ports.
+    Port(ServiceId, u16),
     /// Of a host that only VirtualServices know: the object's namespace and name, and the host.
     Written(Text, Text, Text),
     /// Of a gateway; an empty host refuses everything.
@@ -161,7 +163,9 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
     let egress = visibility::egress(reader, client);
     let mut out = Vec::new();
     if let Some(e) = egress_for(&egress, key) {
-        let port = key.port();
+        // An application that uses the proxy as one names all ports there.
+        let proxied = e.port().is_some_and(|(_, p, _)| p == Protocol::HttpProxy);
+        let port = if proxied { 0 } else { key.port() };
         let services = if port == 0 {
             visibility::services(reader, client, e)
         } else {
@@ -177,10 +181,20 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
             .filter(|s| routes_at(s, port) && own(s))
             .collect();
         out.extend(written_hosts(reader, client, e, port, &routable));
-        out.extend(routable.iter().map(|s| HostKey::Service(s.id.clone())));
+        if port == 0 {
+            out.extend(routable.iter().flat_map(|s| each_port(s)));
+        } else {
+            out.extend(routable.iter().map(|s| HostKey::Service(s.id.clone())));
+        }
     }
     out.push(HostKey::CatchAll);
     out
+}
+
+/// The virtual hosts of a service in a table for all ports.
+fn each_port(service: &Service) -> impl Iterator<Item = HostKey> + '_ {
+    let ports = service.ports.iter().filter(|p| routable(p.protocol));
+    ports.map(|p| HostKey::Port(service.id.clone(), p.number))
 }
 
 fn routes_at(service: &Service, port: u16) -> bool {
@@ -322,18 +336,24 @@ pub fn virtual_host(
                 require_tls: false,
             })
         }
-        HostKey::Service(id) => {
+        HostKey::Service(id) | HostKey::Port(id, _) => {
             let service = reader.service(id)?;
-            let port = service.ports.iter().find(|p| {
-                (table.port() == 0 || p.number == table.port()) && routable(p.protocol)
-            })?;
+            let number = match key {
+                HostKey::Port(_, number) => *number,
+                _ => table.port(),
+            };
+            let port = service
+                .ports
+                .iter()
+                .find(|p| p.number == number && routable(p.protocol))?;
             let written = virtual_service_for(reader, client, &id.host)
                 .map(|(o, vs)| {
                     virtual_service::routes(reader, mesh_place(client, port.number), o, vs)
                 })
                 .filter(|r| !r.is_empty());
-            let domains = match table {
-                TableKey::Service(..) => vec![Text::from("*")],
+            let domains = match (table, key) {
+                (TableKey::Service(..), _) => vec![Text::from("*")],
+                (_, HostKey::Port(..)) => with_port(domains(reader, client, service), number),
                 _ => domains(reader, client, service),
             };
             Some(VirtualHost {
@@ -491,6 +511,16 @@ fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text>
             .map(|a| domain_name(a)),
     );
     out
+}
+
+/// Domains in a table for all ports: each with the port, and without it if that is the port of HTTP.
+fn with_port(domains: Vec<Text>, port: u16) -> Vec<Text> {
+    const HTTP: u16 = 80;
+    domains
+        .into_iter()
+        .flat_map(|d| [Text::from(format!("{d}:{port}")), d])
+        .filter(|d| port == HTTP || d.contains(':'))
+        .collect()
 }
 
 /// Short names that the resolver of a client completes to `host`.
