@@ -514,11 +514,12 @@ pub fn elsewhere(reader: &Reader<'_>, client: &Client) -> Elsewhere {
         None => Elsewhere::Passthrough,
         Some(p) => match p.mode {
             MeshOutboundMode::RegistryOnly => Elsewhere::Refused,
-            MeshOutboundMode::AllowAny => Elsewhere::Passthrough,
             MeshOutboundMode::AllowAnyDynamicDns if client.kind == ProxyKind::Sidecar => {
                 Elsewhere::ByHost
             }
-            MeshOutboundMode::AllowAnyDynamicDns => Elsewhere::Passthrough,
+            MeshOutboundMode::AllowAny | MeshOutboundMode::AllowAnyDynamicDns => {
+                Elsewhere::Passthrough
+            }
         },
     }
 }
