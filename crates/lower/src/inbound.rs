@@ -245,7 +245,9 @@ fn of_instances(
 pub fn listeners(reader: &Reader<'_>, scope: &InboundScope) -> Vec<Listener> {
     let mut out = Vec::new();
     let mut chains = Vec::new();
-    let demand = peer::demand(reader, &scope.client.namespace, &scope.client.labels);
+    let demand = peer::demand(reader, scope.client.namespace(reader), &|k, v| {
+        scope.client.is_labelled(reader, k, v)
+    });
     let all = served(reader, scope);
     let elsewhere = unserved(reader, scope, &demand, &all);
     for s in all {

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use pilotfish_config::security::{MutualTls, MutualTlsMode, PeerAuthentication};
 use pilotfish_mesh::{Endpoint, Reader, Resolution, Service};
 
-use crate::Text;
-
 /// Label value of workloads that take no mutual TLS.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 const DISABLED: &str = "disabled";
@@ -48,11 +46,14 @@ impl Demand {
     }
 }
 
-/// The oldest policy of a namespace that applies: to all workloads if `labels` is `None`, else to one with these labels.
+/// Whether a workload has a label with a value.
+type Labelled<'a> = &'a dyn Fn(&str, &str) -> bool;
+
+/// The oldest policy of a namespace that applies: to all workloads if `labelled` is `None`, else to one with these labels.
 fn policy<'w>(
     reader: &Reader<'w>,
     namespace: &str,
-    labels: Option<&BTreeMap<Text, Text>>,
+    labelled: Option<Labelled<'_>>,
 ) -> Option<&'w PeerAuthentication> {
     let all = reader.peer_authentications(namespace)?;
     let found = all.iter().find(|o| {
@@ -60,12 +61,9 @@ fn policy<'w>(
             .get::<PeerAuthentication>()
             .and_then(|p| p.selector.as_ref())
             .filter(|s| !s.match_labels.is_empty());
-        match (selector, labels) {
+        match (selector, labelled) {
             (None, None) => true,
-            (Some(s), Some(labels)) => s
-                .match_labels
-                .iter()
-                .all(|(k, v)| labels.get(k.as_str()).is_some_and(|have| **have == **v)),
+            (Some(s), Some(labelled)) => s.match_labels.iter().all(|(k, v)| labelled(k, v)),
             _ => false,
         }
     })?;
@@ -74,11 +72,7 @@ fn policy<'w>(
 }
 
 /// What a workload takes: its own policy goes over that of its namespace, and that over the mesh's.
-pub(crate) fn demand(
-    reader: &Reader<'_>,
-    namespace: &str,
-    labels: &BTreeMap<Text, Text>,
-) -> Demand {
+pub(crate) fn demand(reader: &Reader<'_>, namespace: &str, labelled: Labelled<'_>) -> Demand {
     let root = reader.mesh().root_namespace.as_str();
     let mut whole = Mode::Permissive;
     let mut ports = BTreeMap::new();
@@ -87,7 +81,7 @@ pub(crate) fn demand(
         .then(|| policy(reader, namespace, None))
         .flatten();
     let own = (namespace != root)
-        .then(|| policy(reader, namespace, Some(labels)))
+        .then(|| policy(reader, namespace, Some(labelled)))
         .flatten();
     for p in [mesh, of_namespace, own].into_iter().flatten() {
         whole = Mode::of(p.mtls.as_ref()).unwrap_or(whole);
@@ -102,7 +96,8 @@ pub(crate) fn demand(
 
 /// Whether the policies let an endpoint take mutual TLS.
 pub(crate) fn lets(reader: &Reader<'_>, e: &Endpoint) -> bool {
-    demand(reader, &e.namespace, &e.labels).at(e.port) != Mode::Plain
+    let labelled = |k: &str, v: &str| e.labels.get(k).is_some_and(|have| **have == *v);
+    demand(reader, &e.namespace, &labelled).at(e.port) != Mode::Plain
 }
 
 /// Whether clients of a service try mutual TLS at all: not where its namespace takes plain text; nor where the application
