@@ -66,6 +66,16 @@ impl Checker {
         self.push(Severity::Warning, "doubtful", reason, effect);
     }
 
+    /// The same under a name of its own, for filters.
+    pub(crate) fn warn_as(&mut self, code: &'static str, reason: impl Display, effect: &str) {
+        self.push(Severity::Warning, code, reason, effect);
+    }
+
+    /// The object is used as it is written; somebody may have meant something else.
+    pub(crate) fn note(&mut self, code: &'static str, reason: impl Display, effect: &str) {
+        self.push(Severity::Info, code, reason, effect);
+    }
+
     /// An error about the field `name`, if `wrong`.
     pub(crate) fn error_if(&mut self, wrong: bool, name: &str, reason: impl Display) {
         if wrong {

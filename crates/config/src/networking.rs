@@ -9,6 +9,7 @@ use crate::api::{api, api_enum};
 mod destination_rule;
 pub mod envoy_filter;
 mod gateway;
+pub mod overlap;
 mod proxy_config;
 mod service_entry;
 mod sidecar;

@@ -95,6 +95,18 @@ pub fn text<'a>(bytes: &'a [u8], file: &str) -> Result<&'a str, Box<Diagnostic>>
     })
 }
 
+/// The line of a field of the object that begins at `line` of a text; that line itself where the field is not found.
+pub fn line_of(text: &str, line: u32, field: &str) -> u32 {
+    let documents = split(text);
+    let Some(document) = documents.iter().rev().find(|d| d.line <= line) else {
+        return line;
+    };
+    let found = locate::lines(document.text, &[path::parse(field)]);
+    found
+        .first()
+        .map_or(line, |at| line.max(document.line + at - 1))
+}
+
 /// All objects of a YAML or JSON text of any number of documents. Of two that have the same key, the first counts.
 pub fn documents(text: &str, file: &str) -> Parsed {
     let text = match self::text(text.as_bytes(), file) {

@@ -48,6 +48,28 @@ The same server as `pilotfish serve`, with the spellings of istiod, so that an e
 is accepted in both. What a flag of istiod does not do yet is said in the log at start.
 See `pilotfish serve --help` for examples and environment variables.";
 
+const ANALYZE_HELP: &str = "\
+Reads everything, as `pilotfish serve` would, and reports what is refused, ignored, shadowed or missing: each finding with
+its object, field, file and line, what is wrong, and what follows from it. Nothing is contacted and nothing is changed.
+
+Examples:
+  pilotfish analyze ./mesh
+      A table of everything that is wrong with ./mesh.
+  pilotfish analyze ./mesh ./team/new.yaml --fail-on warning
+      What a new file would do to a mesh; warnings count as errors.
+  kubectl get services,pods,endpointslices,vs,dr,gw,se,sidecars -A -o yaml | pilotfish analyze - --json
+      The same for a live cluster, as JSON.
+  pilotfish analyze ./mesh --ignore unused-gateway --show warning
+      Without some kinds of findings, and without remarks.
+
+Severities:
+  error    Something that was asked for is not in effect
+  warning  It is in effect, but perhaps not as meant
+  info     Worth knowing
+
+Exit codes: 0 if nothing is as bad as --fail-on says, 1 if something is, 2 if it could not be found out (wrong command
+line, a path that cannot be read).";
+
 /// Everything the command line can say.
 #[derive(Debug, Parser)]
 #[command(name = "pilotfish", about = ABOUT, version, disable_version_flag = true, max_term_width = 120)]
@@ -67,6 +89,9 @@ pub(crate) enum Command {
     /// The same as `serve`, with the flags of istiod
     #[command(after_long_help = DISCOVERY_HELP)]
     Discovery(Box<ServeArgs>),
+    /// Say what is wrong with a configuration, without serving it
+    #[command(after_long_help = ANALYZE_HELP)]
+    Analyze(Box<AnalyzeArgs>),
     /// Ask a running server: pages, metrics, log levels
     Request(RequestArgs),
     /// Print the version
@@ -289,6 +314,52 @@ pub(crate) enum DebugAccess {
     Local,
     /// Everybody who can reach the port
     Any,
+}
+
+/// Flags of `analyze`.
+#[derive(Debug, Args)]
+pub(crate) struct AnalyzeArgs {
+    /// Directories (read recursively) and files of YAML and JSON; - is standard input. The first wins where two declare
+    /// an object
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// File with the mesh configuration
+    #[arg(long, alias = "meshConfig", value_name = "FILE")]
+    pub(crate) mesh_config: Option<PathBuf>,
+    /// File with the networks of the mesh
+    #[arg(long, alias = "networksConfig", value_name = "FILE")]
+    pub(crate) mesh_networks: Option<PathBuf>,
+    /// DNS domain of Kubernetes services
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    pub(crate) domain: String,
+    /// Name of the cluster the control plane serves [default: $CLUSTER_ID or Kubernetes]
+    #[arg(long, alias = "clusterID", value_name = "NAME")]
+    pub(crate) cluster_id: Option<String>,
+    /// Print a JSON array instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The least severity that is shown
+    #[arg(long, value_name = "SEVERITY", default_value = "info", value_enum)]
+    pub(crate) show: Threshold,
+    /// The least severity that makes the command fail
+    #[arg(long, value_name = "SEVERITY", default_value = "error", value_enum)]
+    pub(crate) fail_on: Threshold,
+    /// Leave out findings of this code, such as unused-gateway; give it again for more
+    #[arg(long, value_name = "CODE")]
+    pub(crate) ignore: Vec<String>,
+}
+
+/// How bad a finding must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Threshold {
+    /// Errors
+    Error,
+    /// Warnings and errors
+    Warning,
+    /// Everything
+    Info,
+    /// Nothing
+    Never,
 }
 
 /// Flags of `request`.

@@ -5,6 +5,7 @@
 )]
 
 mod address;
+mod analyze;
 mod cli;
 mod debounce;
 mod debug;
@@ -32,7 +33,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::cli::{Command, ServeArgs};
+use crate::cli::{AnalyzeArgs, Command, ServeArgs};
 use crate::environment::Environment;
 use crate::logging::Logging;
 use crate::settings::Settings;
@@ -40,18 +41,31 @@ use crate::settings::Settings;
 fn main() -> ExitCode {
     let started = Instant::now();
     let cli = cli::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    let result = match cli.command {
-        Command::Serve(args) | Command::Discovery(args) => serve(*args, started),
-        Command::Request(args) => request::send(&args).and_then(|body| print(&body)),
-        Command::Version(args) => print(format!("{}\n", version::describe(&args)).as_bytes()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
+    let success = |()| ExitCode::SUCCESS;
+    let (result, failure) = match cli.command {
+        Command::Serve(args) | Command::Discovery(args) => {
+            (serve(*args, started).map(success), ExitCode::FAILURE)
         }
-    }
+        Command::Analyze(args) => (analyze(&args), ExitCode::from(analyze::NOT_DONE)),
+        Command::Request(args) => {
+            let answered = request::send(&args).and_then(|body| print(&body));
+            (answered.map(success), ExitCode::FAILURE)
+        }
+        Command::Version(args) => {
+            let printed = print(format!("{}\n", version::describe(&args)).as_bytes());
+            (printed.map(success), ExitCode::FAILURE)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        failure
+    })
+}
+
+fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
+    let outcome = analyze::run(args, &Environment::of_process(), &mut std::io::stdin())?;
+    print(outcome.text.as_bytes())?;
+    Ok(ExitCode::from(outcome.code))
 }
 
 fn serve(args: ServeArgs, started: Instant) -> Result<()> {

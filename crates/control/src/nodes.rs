@@ -1,10 +1,12 @@
 //! What connected proxies say about themselves, for pages and metrics; and the observer of the wire.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use pilotfish_analysis::Proxy;
+use pilotfish_mesh::Text;
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::google::protobuf::value::Kind;
 use pilotfish_xds::{Observer, Peer, Push, Rejection, TypeUrl};
@@ -120,6 +122,20 @@ impl Nodes {
             .get(node_id)
             .map(|entry| Arc::clone(&entry.info))
             .unwrap_or_default()
+    }
+
+    /// The proxies that have a stream, each kind of them once.
+    pub(crate) fn proxies(&self) -> Vec<Proxy> {
+        let text = |(k, v): (&String, &String)| (Text::from(k.as_str()), Text::from(v.as_str()));
+        let entries = self.lock();
+        let proxies: BTreeSet<Proxy> = entries
+            .values()
+            .map(|entry| Proxy {
+                namespace: Text::from(entry.info.namespace.as_str()),
+                labels: entry.info.labels.iter().map(text).collect(),
+            })
+            .collect();
+        proxies.into_iter().collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {

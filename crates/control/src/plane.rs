@@ -3,10 +3,11 @@
 //! [`Plane`] is shared by everything that reads. It is written by one task only (`writer.rs`), in this order: engine,
 //! snapshot, generation; so that whoever sees a generation finds its snapshot and its resources.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use pilotfish_analysis::Analyzer;
 use pilotfish_config::{Diagnostic, ObjectKey, Snapshot};
 use pilotfish_engine::{Engine, ProxyFacts};
 use pilotfish_mesh::World;
@@ -29,8 +30,10 @@ pub(crate) struct Plane {
     engine: Engine,
     snapshot: ArcSwap<Snapshot>,
     generation: watch::Sender<Generation>,
-    /// What is wrong with the input; the engine has the rest.
+    /// What is wrong with the input; the engine and the analyzer have the rest.
     input_diagnostics: ArcSwap<Vec<Diagnostic>>,
+    /// What is wrong with the mesh as a whole, as of when somebody last asked. Pushes never wait for it.
+    analyzer: Mutex<Analyzer>,
     /// How often anything came in.
     inputs: AtomicU64,
     pub(crate) readiness: Readiness,
@@ -61,6 +64,7 @@ impl Plane {
             snapshot: ArcSwap::from_pointee(Snapshot::default()),
             generation: watch::Sender::new(Generation::default()),
             input_diagnostics: ArcSwap::default(),
+            analyzer: Mutex::default(),
             inputs: AtomicU64::new(0),
             readiness,
             history: History::default(),
@@ -125,9 +129,14 @@ impl Plane {
         self.engine.world()
     }
 
-    /// Everything that is wrong, sorted, each once.
+    /// Everything that is wrong, sorted, each once. Analyses what has changed since somebody last asked, which may take a
+    /// while: not for tasks that others wait for.
     pub(crate) fn diagnostics(&self) -> Vec<Diagnostic> {
         let mut all = self.engine.diagnostics();
+        let (world, proxies) = (self.world(), self.nodes.proxies());
+        let mut analyzer = self.analyzer.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(analyzer.update(&world, &proxies));
+        drop(analyzer);
         all.extend(self.input_diagnostics.load().iter().cloned());
         all.sort_unstable();
         all.dedup();

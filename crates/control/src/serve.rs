@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use pilotfish_config::Diagnostic;
 use pilotfish_sources::files::{self, DirectorySource};
 use pilotfish_xds::{Limits, Server};
 use tokio::net::TcpListener;
@@ -24,8 +25,10 @@ use crate::tls::{self, Certificate};
 use crate::version;
 use crate::writer::{Input, MESH, OBJECTS, Writer};
 
-/// How often the findings of translation, which appear as proxies ask, are looked at.
-const FINDINGS_EVERY: Duration = Duration::from_secs(2);
+/// How long nothing may happen before the configuration is analysed: while changes come in, pushes have the processor.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often it is analysed if something always happens.
+const FINDINGS_AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 
 /// Serves until told to stop. Returns an error if it cannot start or cannot go on.
 pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) -> Result<()> {
@@ -300,28 +303,45 @@ async fn pass_on<T: Send + 'static>(
     std::future::pending().await
 }
 
-/// Logs findings as they appear, on a schedule of its own and only if something happened: those of translation come up
-/// when proxies ask, and gathering them takes locks that streams need.
+/// Logs findings as they appear, after a quiet time and only if something happened: analysis takes a moment, findings of
+/// translation come up when proxies ask, and gathering them takes locks that streams need.
 async fn report(plane: Arc<Plane>, nodes: Arc<Nodes>) -> Result<()> {
     let mut findings = Findings::default();
-    let mut tick = tokio::time::interval(FINDINGS_EVERY);
+    let mut tick = tokio::time::interval(QUIET);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut last = None;
+    let (mut reported, mut seen, mut was_ready) = (None, None, false);
+    let mut since = tokio::time::Instant::now();
     loop {
         tick.tick().await;
-        let now = (plane.input_version(), nodes.pushes());
-        if last == Some(now) {
+        let now = Some((plane.input_version(), nodes.pushes()));
+        if now == reported {
             continue;
         }
-        last = Some(now);
-        let plane_now = Arc::clone(&plane);
-        let current = tokio::task::spawn_blocking(move || plane_now.diagnostics())
-            .await
-            .context("gathering findings failed")?;
+        if seen == reported {
+            since = tokio::time::Instant::now();
+        }
+        // The first look does not wait: whoever starts a server wants to know.
+        let first = !was_ready && plane.readiness.check().is_ok();
+        was_ready |= first;
+        let quiet = first || now == seen;
+        seen = now;
+        if !quiet && since.elapsed() < FINDINGS_AT_LEAST_EVERY {
+            continue;
+        }
+        reported = now;
+        let current = gather(&plane).await?;
         plane
             .metrics
             .invalid
             .set(i64::try_from(current.len()).unwrap_or(i64::MAX));
         findings.report(current);
     }
+}
+
+/// Everything that is wrong, found by a thread that nobody else waits for.
+pub(crate) async fn gather(plane: &Arc<Plane>) -> Result<Vec<Diagnostic>> {
+    let plane = Arc::clone(plane);
+    tokio::task::spawn_blocking(move || plane.diagnostics())
+        .await
+        .context("gathering findings failed")
 }

@@ -118,6 +118,24 @@ pub(crate) struct Log {
     pub(crate) stdout: bool,
 }
 
+/// What translation may know of flags and environment.
+pub(crate) fn translation(
+    cluster: Option<&str>,
+    domain: &str,
+    env: &Environment,
+) -> Result<pilotfish_mesh::Settings> {
+    let cluster = cluster.or(env.text("CLUSTER_ID")).unwrap_or("Kubernetes");
+    let features = env.features()?.into_iter();
+    Ok(pilotfish_mesh::Settings {
+        cluster: Text::from(cluster),
+        domain: Text::from(domain),
+        dual_stack: env.bool("ISTIO_DUAL_STACK", false)?,
+        features: features
+            .map(|(name, value)| (Text::from(name), Text::from(value)))
+            .collect(),
+    })
+}
+
 impl Settings {
     /// Puts flags, environment and defaults together. The error says what to change.
     pub(crate) fn resolve(args: ServeArgs, env: &Environment, cores: usize) -> Result<Self> {
@@ -158,21 +176,7 @@ impl Settings {
             access: args.debug_access,
             metrics_local_only: env.bool("METRICS_LOCALHOST_ACCESS_ONLY", false)?,
         };
-        let cluster = args
-            .cluster_id
-            .as_deref()
-            .or(env.text("CLUSTER_ID"))
-            .unwrap_or("Kubernetes");
-        let mesh = pilotfish_mesh::Settings {
-            cluster: Text::from(cluster),
-            domain: Text::from(args.domain),
-            dual_stack: env.bool("ISTIO_DUAL_STACK", false)?,
-            features: env
-                .features()?
-                .into_iter()
-                .map(|(name, value)| (Text::from(name), Text::from(value)))
-                .collect(),
-        };
+        let mesh = translation(args.cluster_id.as_deref(), &args.domain, env)?;
         let grpc = Address::parse(&args.grpc_addr, "--grpc-addr")?;
         let secure_address = Address::parse(&args.secure_grpc_addr, "--secure-grpc-addr")?;
         let secure = secure(

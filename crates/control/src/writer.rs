@@ -223,11 +223,10 @@ impl Writer {
     fn announce(&self, snapshot: &Snapshot) {
         let endpoints = endpoints(&self.plane);
         tracing::info!(
-            "ready in {} ms: {} services, {endpoints} endpoints, {} objects, {} findings about the configuration",
+            "ready in {} ms: {} services, {endpoints} endpoints, {} objects",
             self.started.elapsed().as_millis(),
             services(&self.plane),
             snapshot.objects.len(),
-            self.plane.diagnostics().len(),
         );
     }
 }

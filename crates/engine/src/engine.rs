@@ -234,13 +234,13 @@ impl Engine {
         )
     }
 
-    /// Problems found while translating, and those that show only when objects are seen together.
+    /// Problems found while translating for the proxies that are connected.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let live: Vec<Arc<Shared>> = lock(&self.sheets)
             .values()
             .filter_map(Weak::upgrade)
             .collect();
-        let mut all: BTreeSet<Diagnostic> = self.world().diagnostics().into_iter().collect();
+        let mut all: BTreeSet<Diagnostic> = BTreeSet::new();
         for s in live {
             all.extend(lock(&s.sheet).diagnostics().cloned());
         }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use pilotfish_config::Object;
 use pilotfish_config::networking::{HttpMatchRequest, HttpRoute, StringMatch, VirtualService};
-use pilotfish_config::{Diagnostic, Object};
 use pilotfish_mesh::Reader;
 
 use crate::{Text, policy};
@@ -21,7 +21,7 @@ pub(crate) fn rules<'w>(
 ) -> Vec<Rule<'w>> {
     let own = &object.key.namespace;
     let mut out = Vec::with_capacity(vs.http.len());
-    for (i, http) in vs.http.iter().enumerate() {
+    for http in &vs.http {
         let Some(reference) = &http.delegate else {
             out.push((Cow::Borrowed(http), own.clone()));
             continue;
@@ -31,25 +31,11 @@ pub(crate) fn rules<'w>(
         } else {
             reference.namespace.as_str()
         };
-        match target(reader, &reference.name, namespace, own) {
-            Some((to, rules)) => {
-                reader.uses(&to.key);
-                let merged = rules.http.iter().filter_map(|leaf| merge(http, leaf));
-                out.extend(merged.map(|r| (Cow::Owned(r), to.key.namespace.clone())));
-            }
-            None => reader.report(
-                Diagnostic::warning(
-                    "delegate-missing",
-                    format!(
-                        "there is no VirtualService {namespace}/{} to delegate to",
-                        reference.name
-                    ),
-                    "the rule is left out",
-                )
-                .of(object.key.clone())
-                .at(format!("spec.http[{i}].delegate"))
-                .from_origin(object.origin.clone()),
-            ),
+        // What cannot be found or does not fit is left out; the crate `analysis` says so.
+        if let Some((to, rules)) = target(reader, &reference.name, namespace, own) {
+            reader.uses(&to.key);
+            let merged = rules.http.iter().filter_map(|leaf| merge(http, leaf));
+            out.extend(merged.map(|r| (Cow::Owned(r), to.key.namespace.clone())));
         }
     }
     out
@@ -70,6 +56,11 @@ fn target<'w>(
     )
     .visible(own, namespace);
     visible.then_some((&**to, vs))
+}
+
+/// Whether a rule of a delegate can stand in for the rule that delegates.
+pub fn fits(root: &HttpRoute, leaf: &HttpRoute) -> bool {
+    matches(&root.r#match, &leaf.r#match).is_some()
 }
 
 fn merge(root: &HttpRoute, leaf: &HttpRoute) -> Option<HttpRoute> {

@@ -8,7 +8,7 @@
 mod chain;
 pub mod cluster;
 pub mod conduct;
-mod delegate;
+pub mod delegate;
 pub mod dns;
 pub mod endpoint;
 pub mod gateway;

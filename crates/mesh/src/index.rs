@@ -74,7 +74,7 @@ pub(crate) enum Ref {
 }
 
 /// Labels that we add ourselves to those of a workload.
-const ADDED: [&str; 6] = [
+pub(crate) const ADDED: [&str; 6] = [
     "kubernetes.io/hostname",
     "topology.istio.io/cluster",
     "topology.istio.io/network",

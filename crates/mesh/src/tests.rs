@@ -161,25 +161,3 @@ fn an_external_name_is_an_alias() {
     assert_eq!(world.services[&older].alias_of, Some(web.host));
     assert_eq!(world.services[&older].resolution, Resolution::Alias);
 }
-
-#[test]
-fn dangling_references_are_reported() {
-    let world = world(&format!(
-        "{WEB}{{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {{name: v, namespace: shop}}, spec: {{hosts: [web], \
-         gateways: [mesh, none], http: [{{route: [{{destination: {{host: nowhere}}, weight: 1}}, {{destination: {{host: web, subset: s, \
-         port: {{number: 81}}}}, weight: 1}}]}}]}}}}\n---\n{{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {{name: d, namespace: \
-         shop}}, spec: {{host: web, subsets: [{{name: t, labels: {{version: v9}}}}]}}}}"
-    ));
-    let mut codes: Vec<_> = world.diagnostics().into_iter().map(|d| d.code).collect();
-    codes.sort_unstable();
-    assert_eq!(
-        codes,
-        [
-            "empty-subset",
-            "unknown-gateway",
-            "unknown-host",
-            "unknown-port",
-            "unknown-subset"
-        ]
-    );
-}

@@ -114,7 +114,8 @@ impl World {
         update::derive(self, snapshot, changed)
     }
 
-    /// Problems that show only when objects are seen together. Costs as much as there are objects.
+    /// Problems with what declares services: what deriving them had to leave out or decide. Costs as much as there are
+    /// services. Everything else that shows only when objects are seen together is the matter of the crate `analysis`.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         crate::diagnostics::all(self)
     }

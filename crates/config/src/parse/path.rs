@@ -61,3 +61,39 @@ pub(crate) fn display(segments: &[Segment]) -> String {
     }
     text
 }
+
+/// The steps of a path as [`display`] writes it, up to the first that is no plain word.
+pub(crate) fn parse(text: &str) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    for word in text.split('.') {
+        let mut parts = word.split('[');
+        match parts.next() {
+            Some(key) if !key.is_empty() => segments.push(Segment::Key(key.to_owned())),
+            _ => return segments,
+        }
+        for part in parts {
+            let Some(index) = part.strip_suffix(']').and_then(|n| n.parse().ok()) else {
+                return segments;
+            };
+            segments.push(Segment::Index(index));
+        }
+    }
+    segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["spec", "spec.http[0].match[12].uri", "spec.a[1][2].b"] {
+            assert_eq!(display(&parse(text)), text);
+        }
+        assert_eq!(
+            display(&parse("metadata.labels[\"a.b/c\"].x")),
+            "metadata.labels"
+        );
+        assert_eq!(parse(""), []);
+    }
+}

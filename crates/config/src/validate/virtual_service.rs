@@ -4,6 +4,7 @@ use super::common::{AS_WRITTEN, export_to, labels, port};
 use super::{header, host, http_route};
 use crate::finding::Checker;
 use crate::names::is_host_label;
+use crate::networking::overlap::Conditions;
 use crate::networking::{
     Destination, L4MatchAttributes, RouteDestination, TcpRoute, TlsRoute, VirtualService,
 };
@@ -139,6 +140,13 @@ pub(super) fn weights(check: &mut Checker, weights: &[i32]) {
     if sum > i64::from(u32::MAX) {
         check.error("the sum of the weights is too large");
     }
+    if weights.len() > 1 && sum > 0 && sum != 100 {
+        check.note(
+            "weights",
+            format!("the weights add up to {sum}, not to 100"),
+            "each destination gets its share of the sum",
+        );
+    }
 }
 
 fn routes(check: &mut Checker, routes: &[RouteDestination]) {
@@ -228,63 +236,63 @@ fn tls(check: &mut Checker, route: &TlsRoute, service: &VirtualService, at_gatew
     routes(check, &route.route);
 }
 
-/// Routes that an earlier one leaves nothing for.
+/// Routes and conditions that earlier ones leave nothing for.
 fn unreachable(check: &mut Checker, service: &VirtualService) {
-    report(
-        check,
-        "http",
-        service.http.iter().map(|route| route.r#match.clone()),
-        |request| {
-            request.name.clear();
-        },
-    );
-    report(
-        check,
-        "tls",
-        service.tls.iter().map(|route| route.r#match.clone()),
-        |_| {},
-    );
-    report(
-        check,
-        "tcp",
-        service.tcp.iter().map(|route| route.r#match.clone()),
-        |_| {},
-    );
+    report(check, "http", &service.http);
+    report(check, "tls", &service.tls);
+    report(check, "tcp", &service.tcp);
 }
 
-fn report<M: PartialEq>(
-    check: &mut Checker,
-    name: &str,
-    routes: impl Iterator<Item = Vec<M>>,
-    strip: impl Fn(&mut M),
-) {
-    let mut seen: Vec<M> = Vec::new();
+/// Comparing each with each is quadratic; beyond this it is not worth a hint.
+const COMPARED: usize = 500;
+
+fn report<R: Conditions>(check: &mut Checker, name: &str, routes: &[R]) {
+    const CODE: &str = "unreachable-route";
+    let mut seen: Vec<(usize, usize, &R::Match)> = Vec::new();
     let mut catch_all = None;
-    let mut findings = Vec::new();
-    for (index, mut matches) in routes.enumerate() {
+    for (index, route) in routes.iter().enumerate() {
+        let mut at = |inside: &mut dyn FnMut(&mut Checker)| {
+            check.field(name, |check| check.index(index, inside));
+        };
         if let Some(earlier) = catch_all {
-            findings.push((
-                index,
-                format!("route {earlier} before it matches everything"),
-            ));
+            let reason = format!("route {earlier} before it matches everything");
+            at(&mut |check| check.warn_as(CODE, &reason, "the route is never used"));
             continue;
         }
-        if matches.is_empty() {
+        let own = route.conditions();
+        let covering = |condition: &R::Match| {
+            let found = seen.iter().find(|(.., wide)| R::covers(wide, condition));
+            found.map(|(route, number, _)| format!("condition {number} of route {route}"))
+        };
+        let covered: Vec<(usize, String)> = own
+            .iter()
+            .enumerate()
+            .filter_map(|(number, condition)| Some((number, covering(condition)?)))
+            .collect();
+        if !own.is_empty() && covered.len() == own.len() {
+            let reason = format!("{} matches everything that it does", covered[0].1);
+            at(&mut |check| check.warn_as(CODE, &reason, "the route is never used"));
+        } else {
+            for (number, earlier) in covered {
+                let reason = format!("{earlier} matches everything that it does");
+                at(&mut |check| {
+                    check.field("match", |check| {
+                        check.index(number, |check| {
+                            check.warn_as(
+                                "unused-match",
+                                &reason,
+                                "the condition is never met here",
+                            );
+                        });
+                    });
+                });
+            }
+        }
+        if route.is_final() && own.is_empty() {
             catch_all = Some(index);
-            continue;
         }
-        matches.iter_mut().for_each(&strip);
-        if matches.iter().all(|m| seen.contains(m)) {
-            findings.push((index, "earlier routes have the same matches".to_owned()));
+        if route.is_final() && seen.len() < COMPARED {
+            seen.extend(own.iter().enumerate().map(|(n, c)| (index, n, c)));
         }
-        // Comparing each with each is quadratic; beyond this it is not worth a hint.
-        if seen.len() < 500 {
-            seen.extend(matches);
-        }
-    }
-    for (index, reason) in findings {
-        check.field(name, |check| {
-            check.index(index, |check| check.warn(reason, "the route is never used"));
-        });
     }
 }

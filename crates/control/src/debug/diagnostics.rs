@@ -1,13 +1,14 @@
 //! `/debug/diagnostics`: a table for people, JSON for the rest.
 
 use axum::extract::{Query, State};
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
 use pilotfish_config::Diagnostic;
 use serde::Deserialize;
 
 use super::{document, escape};
 use crate::http::{Pages, html, json, wants_html};
+use crate::serve::gather;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {
@@ -19,12 +20,20 @@ pub(super) async fn page(
     Query(asked): Query<Asked>,
     headers: HeaderMap,
 ) -> Response {
-    let diagnostics = pages.plane.diagnostics();
+    // A page without findings says that all is well; that must not come of a failure.
+    let diagnostics = match gather(&pages.plane).await {
+        Ok(diagnostics) => diagnostics,
+        Err(error) => return failed(&error),
+    };
     if wants_html(&headers, asked.format.as_deref()) {
         html(table(&diagnostics))
     } else {
         json(&diagnostics)
     }
+}
+
+fn failed(error: &anyhow::Error) -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}\n")).into_response()
 }
 
 fn table(diagnostics: &[Diagnostic]) -> String {
