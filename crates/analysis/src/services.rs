@@ -8,11 +8,10 @@ use crate::report::Report;
 use crate::scene::Scene;
 
 /// Kinds that are read and kept but change nothing a proxy is given.
-const UNTRANSLATED: [Kind; 9] = [
+const UNTRANSLATED: [Kind; 8] = [
     Kind::WorkloadGroup,
     Kind::EnvoyFilter,
     Kind::ProxyConfig,
-    Kind::PeerAuthentication,
     Kind::RequestAuthentication,
     Kind::AuthorizationPolicy,
     Kind::Telemetry,

@@ -136,7 +136,7 @@ fn verifier(path: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Client
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .allow_unauthenticated()
         .build()
-        .with_context(|| flag())
+        .with_context(flag)
 }
 
 /// Accepts TLS connections until `stop` resolves, then drains for as long as the caller waits.

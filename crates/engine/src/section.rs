@@ -173,20 +173,19 @@ impl Section {
                 let (host, record) = self.host(reader, table, host, &BTreeSet::new(), shared);
                 (Output::Host(host), record)
             }
-            _ => match self.names(&reader, key) {
-                Some(bytes) => {
-                    let record = reader.into_record();
-                    let sources = source_names(&record.sources);
-                    (Output::Names(bytes, sources), record)
-                }
-                None => {
-                    let drafts = self.resources(&reader, key);
-                    let record = reader.into_record();
-                    let sources = source_names(&record.sources);
+            _ => {
+                let names = self.names(&reader, key);
+                let drafts = self.resources(&reader, key);
+                let record = reader.into_record();
+                let sources = source_names(&record.sources);
+                let output = if let Some(bytes) = names {
+                    Output::Names(bytes, sources)
+                } else {
                     let finished = drafts.into_iter().map(|d| d.finish(&sources, shared));
-                    (Output::Resources(finished.collect()), record)
-                }
-            },
+                    Output::Resources(finished.collect())
+                };
+                (output, record)
+            }
         };
         Piece::new(output, record, &shared.facts)
     }

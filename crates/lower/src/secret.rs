@@ -96,39 +96,31 @@ fn content(reader: &Reader<'_>, r: &Reference) -> Option<SecretContent> {
         let object = reader.secret(Kind::Secret, &r.namespace, name)?;
         object.get::<KubeSecret>()
     };
-    let bytes = |secret: &'_ KubeSecret, key: &str| -> Option<Vec<u8>> {
-        secret.data.get(key).map(|v| v.0.to_vec())
-    };
     match owner {
         // A secret of that very name goes before the roots in the secret of the certificate.
         Some(owner) => {
             let secret = get(&r.name).or_else(|| get(owner))?;
             roots(|key| secret.data.get(key).map(|v| &*v.0))
         }
-        None => {
-            let secret = get(&r.name)?;
-            let pair = |chain: &str, key: &str| {
-                let filled = |v: &Vec<u8>| !v.is_empty();
-                Some((
-                    bytes(secret, chain).filter(filled)?,
-                    bytes(secret, key).filter(filled)?,
-                ))
-            };
-            if let Some((chain, key)) = pair("cert", "key") {
-                return Some(SecretContent::Certificate {
-                    chain,
-                    key,
-                    staple: None,
-                });
-            }
-            let (chain, key) = pair("tls.crt", "tls.key")?;
-            Some(SecretContent::Certificate {
-                chain,
-                key,
-                staple: bytes(secret, "tls.ocsp-staple"),
-            })
-        }
+        None => certificate(get(&r.name)?),
     }
+}
+
+/// The certificate of a generic secret, else of a TLS secret.
+fn certificate(secret: &KubeSecret) -> Option<SecretContent> {
+    let get = |key: &str| secret.data.get(key).map(|v| v.0.clone());
+    [
+        ("cert", "key", None),
+        ("tls.crt", "tls.key", Some("tls.ocsp-staple")),
+    ]
+    .into_iter()
+    .find_map(|(chain, key, staple)| {
+        Some(SecretContent::Certificate {
+            chain: get(chain).filter(|v| !v.is_empty())?,
+            key: get(key).filter(|v| !v.is_empty())?,
+            staple: staple.and_then(get),
+        })
+    })
 }
 
 /// Roots under the key of a generic secret, else of a TLS secret, each with its own list of revoked certificates.

@@ -11,8 +11,8 @@ use pilotfish_ir::route::{Action, Forward, HashPolicy};
 use pilotfish_ir::tls::UpstreamTls;
 use pilotfish_ir::{Cluster, ClusterName, EndpointSet, Millionths, Share};
 use pilotfish_lower::{
-    Client, ClusterScope, Conduct, EndpointScope, Families, Interception, ProxyKind, RouteScope,
-    Text, cluster, endpoint, policy, route, visibility,
+    Client, ClusterScope, EndpointScope, Families, ProxyKind, RouteScope, Text, Who, cluster,
+    endpoint, policy, route, visibility,
 };
 use pilotfish_mesh::{Locality, Reader, ServiceId, Settings, World};
 
@@ -31,20 +31,15 @@ fn world(text: &str) -> World {
 }
 
 fn client(namespace: &str, labels: &[(&str, &str)]) -> Client {
-    Client {
-        kind: ProxyKind::Sidecar,
+    let who = Who {
         namespace: namespace.into(),
         dns_domain: format!("{namespace}.svc.cluster.local").into(),
-        families: Families::V4,
-        dns_capture: false,
         labels: labels
             .iter()
             .map(|(k, v)| (Text::from(*k), Text::from(*v)))
             .collect(),
-        interception: Interception::Redirect,
-        privileged: true,
-        conduct: Arc::new(Conduct::unknown()),
-    }
+    };
+    Client::new(ProxyKind::Sidecar, Families::V4, who)
 }
 
 fn service(name: &str, namespace: &str) -> String {

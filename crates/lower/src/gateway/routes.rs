@@ -121,12 +121,15 @@ fn place<'a>(client: &'a Client, b: &Bound<'_>, gateways: &'a [Text]) -> Place<'
 /// Hosts of a table that are made of the same rules of the same Gateways: they share a virtual host.
 type Group<'w, 's> = (BTreeSet<Text>, Plan<'w, 's>);
 
+/// Whether hosts are redirected, and the rules they are made of, each with its Gateway.
+type MadeOf<'w> = (bool, Vec<(Text, &'w ObjectKey)>);
+
 fn groups<'w, 's>(
     reader: &Reader<'w>,
     client: &Client,
     servers: &[&'s Bound<'w>],
 ) -> Vec<Group<'w, 's>> {
-    let mut groups: BTreeMap<(bool, Vec<(Text, &ObjectKey)>), Group<'w, 's>> = BTreeMap::new();
+    let mut groups: BTreeMap<MadeOf<'w>, Group<'w, 's>> = BTreeMap::new();
     for (h, plan) in plans(reader, client, servers) {
         let rules = plan.rules.iter();
         let made_of = rules.map(|(b, o, _)| (b.gateway.clone(), &o.key)).collect();

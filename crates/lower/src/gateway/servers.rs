@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pilotfish_config::networking::{Gateway, Server, ServerTlsMode};
+use pilotfish_config::networking::{Gateway, Server, ServerTlsMode, ServerTlsSettings};
 use pilotfish_config::{Diagnostic, Object};
 use pilotfish_mesh::{Instance, Protocol, Reader, host};
 
@@ -54,7 +54,10 @@ pub(super) struct Servers<'w> {
 
 impl Bound<'_> {
     pub(super) fn is_passthrough(&self) -> bool {
-        self.server.tls.as_ref().is_some_and(|t| t.is_passthrough())
+        self.server
+            .tls
+            .as_ref()
+            .is_some_and(ServerTlsSettings::is_passthrough)
     }
 
     /// HTTP inside TLS that ends here.
@@ -154,7 +157,10 @@ fn table_name(object: &Object, server: &Server, protocol: Protocol, port: u16) -
     if protocol.is_http() {
         return Text::from(format!("http.{port}{bind}"));
     }
-    let ends_here = !server.tls.as_ref().is_some_and(|t| t.is_passthrough());
+    let ends_here = !server
+        .tls
+        .as_ref()
+        .is_some_and(ServerTlsSettings::is_passthrough);
     match &server.port {
         Some(p) if protocol == Protocol::Https && ends_here => Text::from(format!(
             "https.{}.{}.{}.{}{bind}",
