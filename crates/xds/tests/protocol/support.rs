@@ -389,8 +389,7 @@ where
     }
 
     pub(crate) async fn next(&mut self) -> R {
-        let response =
-            tokio::time::timeout(Duration::from_secs(60), self.responses.message()).await;
+        let response = tokio::time::timeout(Duration::from_mins(1), self.responses.message()).await;
         response
             .expect("no response in time")
             .expect("stream failed")
