@@ -14,13 +14,33 @@ struct Mesh {
     parsed: Parsed,
 }
 
+/// Our own meshes, and those below the directory that `FUZZ_INPUTS` names.
 static GOOD: LazyLock<Vec<Mesh>> = LazyLock::new(|| {
-    let mesh = |text: &&str| Mesh {
+    let mesh = |text: &str| Mesh {
         documents: serde_saphyr::from_multiple(text).expect("a good mesh"),
         parsed: read(text),
     };
-    MESHES.iter().map(mesh).collect()
+    let own = MESHES.iter().map(|text| mesh(text));
+    own.chain(others().iter().map(|text| mesh(text))).collect()
 });
+
+/// `input.yaml` of each folder of `FUZZ_INPUTS`, by name.
+fn others() -> Vec<String> {
+    let Some(root) = std::env::var_os("FUZZ_INPUTS") else {
+        return Vec::new();
+    };
+    let folders = std::fs::read_dir(&root).expect("FUZZ_INPUTS is a directory");
+    let mut files: Vec<_> = folders
+        .filter_map(|f| Some(f.ok()?.path().join("input.yaml")))
+        .filter(|f| f.is_file())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "there are no inputs below FUZZ_INPUTS");
+    files
+        .iter()
+        .map(|f| std::fs::read_to_string(f).expect("a text"))
+        .collect()
+}
 
 static SETTINGS: LazyLock<Value> =
     LazyLock::new(|| serde_saphyr::from_str(MESH_CONFIG).expect("good settings"));

@@ -16,15 +16,17 @@ use pilotfish_protos::envoy::config::route::v3::RouteConfiguration;
 use pilotfish_xds::{Resource, TypeUrl};
 use prost::Message;
 
-const TYPES: [TypeUrl; 5] = [
+const TYPES: [TypeUrl; 7] = [
     TypeUrl::Cluster,
     TypeUrl::Endpoints,
     TypeUrl::Listener,
     TypeUrl::Route,
     TypeUrl::NameTable,
+    TypeUrl::VirtualHost,
+    TypeUrl::Secret,
 ];
 
-/// A sidecar of Istio's build, and a stock Envoy at the edge.
+/// A sidecar of Istio's build, a stock Envoy at the edge, and a gateway that is given secrets and hosts one by one.
 static PROXIES: LazyLock<Vec<ProxyFacts>> = LazyLock::new(|| {
     let sidecar = serde_json::json!({
         "id": "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local",
@@ -36,7 +38,12 @@ static PROXIES: LazyLock<Vec<ProxyFacts>> = LazyLock::new(|| {
         "extensions": [{"name": "envoy.filters.http.router"}, {"name": "envoy.filters.http.fault"}, {"name": "envoy.clusters.dynamic_forward_proxy"}],
         "metadata": {"LABELS": {"istio": "ingress"}},
     });
-    [sidecar, router].iter().map(facts).collect()
+    let edge = serde_json::json!({
+        "id": "router~10.244.1.13~edge-gw.edge~edge.svc.cluster.local",
+        "metadata": {"LABELS": {"istio": "edge-gw", "app": "edge-gw"}, "ISTIO_VERSION": "1.31.0"},
+    });
+    let edge = facts(&edge).verified().with_hosts_apart();
+    [sidecar, router].iter().map(facts).chain([edge]).collect()
 });
 
 fn facts(node: &serde_json::Value) -> ProxyFacts {

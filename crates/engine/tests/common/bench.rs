@@ -102,6 +102,14 @@ impl Bench {
         self.change(changes.collect());
     }
 
+    /// Applies what is valid of these in one batch.
+    pub(crate) fn write_all(&mut self, texts: &[Text]) {
+        let objects = texts
+            .iter()
+            .flat_map(|t| parse::documents(&t.0, "input.yaml").objects);
+        self.change(objects.map(Change::Upsert).collect());
+    }
+
     /// Applies objects that the test wrote itself.
     pub(crate) fn write(&mut self, yaml: &str) {
         let parsed = parse::documents(yaml, "test.yaml");

@@ -209,7 +209,7 @@ pub(super) fn servers<'w>(
     merge.out
 }
 
-/// Servers claim ports in order; one that cannot stand beside those before it is reported and left out.
+/// Servers claim ports in order; one that cannot stand beside those before it is left out, which the analysis reports.
 #[derive(Default)]
 struct Merge<'w> {
     out: Servers<'w>,
@@ -225,7 +225,7 @@ struct Merge<'w> {
 impl<'w> Merge<'w> {
     fn add(&mut self, reader: &Reader<'_>, bound: Bound<'w>, port: u16, written: &'w str) {
         let bind = Text::from(bound.server.bind.as_str());
-        if bound.server.tls.is_some() && !self.claim_names(reader, &bound, port, &bind) {
+        if bound.server.tls.is_some() && !self.claim_names(&bound, port, &bind) {
             return;
         }
         let same =
@@ -236,17 +236,10 @@ impl<'w> Merge<'w> {
                 Some(current) if self.out.slots[current].bind == bind => {
                     let mixes =
                         bound.protocol.is_http() && self.out.slots[current].protocol.is_http();
-                    if !mixes {
-                        bound.report(
-                            reader,
-                            format!(
-                                "port {port} is taken by a server with protocol {}",
-                                self.out.slots[current].written
-                            ),
-                        );
-                        return;
+                    if mixes {
+                        self.join(current, bound);
                     }
-                    return self.join(current, bound);
+                    return;
                 }
                 Some(_) => {
                     if let Some(slot) = slot {
@@ -272,28 +265,9 @@ impl<'w> Merge<'w> {
     }
 
     /// False if another server at the same address has one of the hosts.
-    fn claim_names(
-        &mut self,
-        reader: &Reader<'_>,
-        bound: &Bound<'w>,
-        port: u16,
-        bind: &Text,
-    ) -> bool {
+    fn claim_names(&mut self, bound: &Bound<'w>, port: u16, bind: &Text) -> bool {
         let known = self.names.entry(port).or_default();
-        let twice: Vec<&str> = bound
-            .hosts
-            .iter()
-            .filter(|h| known.get(*h) == Some(bind))
-            .map(|h| &**h)
-            .collect();
-        if !twice.is_empty() {
-            bound.report(
-                reader,
-                format!(
-                    "another server of port {port} has the host {}",
-                    twice.join(", ")
-                ),
-            );
+        if bound.hosts.iter().any(|h| known.get(h) == Some(bind)) {
             return false;
         }
         known.extend(bound.hosts.iter().map(|h| (h.clone(), bind.clone())));
