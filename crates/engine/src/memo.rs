@@ -1,6 +1,6 @@
 //! Pieces as scopes share them: a piece serves every scope that agrees with what it asked about the proxy.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use pilotfish_lower::Client;
 use pilotfish_mesh::reader::{Known, Record};
 use pilotfish_mesh::{Fact, Text};
 use pilotfish_xds::Resource;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::intern::FactIds;
@@ -63,9 +64,9 @@ pub(crate) struct Memo {
     pub(crate) generation: u64,
     /// Sheets from before this generation start again: the log does not reach back to them.
     pub(crate) complete_since: u64,
-    entries: HashMap<Arc<PieceKey>, Entry>,
+    entries: FxHashMap<Arc<PieceKey>, Entry>,
     /// Keys of which some piece read a fact (by number).
-    readers: HashMap<u32, SmallVec<[Arc<PieceKey>; 1]>>,
+    readers: FxHashMap<u32, SmallVec<[Arc<PieceKey>; 1]>>,
     /// Which pieces each generation made stale, newest last.
     log: VecDeque<(u64, Vec<Arc<PieceKey>>)>,
     /// Entries without pieces are swept when there are this many.

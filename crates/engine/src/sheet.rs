@@ -1,6 +1,6 @@
 //! One section, kept up to date piece by piece.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,6 +8,7 @@ use pilotfish_config::Diagnostic;
 use pilotfish_lower::route::{self, TableKey};
 use pilotfish_mesh::{Reader, Text, World};
 use pilotfish_xds::{Resource, ResourceSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::memo::{Memo, Output, Piece};
 use crate::section::{HostBytes, Interners, PieceKey, Section};
@@ -18,11 +19,35 @@ use crate::section::{HostBytes, Interners, PieceKey, Section};
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     generation: u64,
-    pieces: HashMap<Arc<PieceKey>, Arc<Piece>>,
+    pieces: FxHashMap<Arc<PieceKey>, Arc<Piece>>,
     set: ResourceSet,
-    /// Hosts of each table, where they are resources of their own.
-    apart: HashMap<TableKey, Vec<Arc<Resource>>>,
+    tables: FxHashMap<TableKey, Spliced>,
 }
+
+/// A table as it was last put together.
+#[derive(Debug)]
+struct Spliced {
+    parts: Vec<Arc<HostBytes>>,
+    /// Where the part of a host is.
+    at: FxHashMap<Arc<PieceKey>, usize>,
+    /// No domain is claimed twice: a host that keeps its domains can be exchanged alone.
+    distinct: bool,
+    /// Objects that it was made from, where it is one resource.
+    sources: Arc<[Text]>,
+    /// Its hosts, where they are resources of their own.
+    apart: Vec<Arc<Resource>>,
+}
+
+/// What has to be done to a table.
+#[derive(Debug)]
+enum Todo {
+    /// All of it.
+    Whole,
+    /// These hosts are others now.
+    Hosts(Vec<Arc<PieceKey>>),
+}
+
+type Todos = BTreeMap<TableKey, Todo>;
 
 /// What a refresh works with.
 pub(crate) struct Work<'a> {
@@ -79,7 +104,7 @@ impl Sheet {
         if self.pieces.is_empty() {
             dirty.insert(roots.clone());
         }
-        let mut splice: BTreeSet<TableKey> = BTreeSet::new();
+        let mut splice = Todos::new();
         let mut names = false;
         if dirty.remove(&roots) {
             names = true;
@@ -89,7 +114,7 @@ impl Sheet {
         while let Some(key) = dirty.pop_first() {
             match &*key {
                 PieceKey::Table(t) => {
-                    splice.insert(t.clone());
+                    splice.insert(t.clone(), Todo::Whole);
                     self.replace_keys(&key, &mut work, &mut dirty, &mut splice);
                 }
                 // A table that left took its hosts with it.
@@ -98,7 +123,11 @@ impl Sheet {
                     let new = work.piece(&key);
                     let old = self.pieces.insert(key.clone(), new.clone());
                     if !same_host(old.as_deref(), &new) {
-                        splice.insert(t.clone());
+                        let todo = splice.entry(t.clone());
+                        if let Todo::Hosts(hosts) = todo.or_insert_with(|| Todo::Hosts(Vec::new()))
+                        {
+                            hosts.push(key.clone());
+                        }
                     }
                 }
                 _ => {
@@ -112,8 +141,10 @@ impl Sheet {
                 }
             }
         }
-        for table in splice {
-            self.splice(&table, &mut work);
+        for (table, todo) in splice {
+            if !matches!(&todo, Todo::Hosts(hosts) if self.exchange(&table, hosts, &work)) {
+                self.splice(&table, &mut work);
+            }
         }
         if names && matches!(work.section, Section::Names(_)) {
             self.splice_names();
@@ -127,7 +158,7 @@ impl Sheet {
         key: &Arc<PieceKey>,
         work: &mut Work<'_>,
         dirty: &mut BTreeSet<Arc<PieceKey>>,
-        splice: &mut BTreeSet<TableKey>,
+        splice: &mut Todos,
     ) {
         let new = work.piece(key);
         let old = self.pieces.insert(key.clone(), new.clone());
@@ -138,17 +169,17 @@ impl Sheet {
         let (after, chosen_after) = keys_of(Some(&new));
         if chosen_before != chosen_after {
             splice.extend(after.iter().filter_map(|k| match &**k {
-                PieceKey::Table(t) => Some(t.clone()),
+                PieceKey::Table(t) => Some((t.clone(), Todo::Whole)),
                 _ => None,
             }));
         }
-        let (was, is): (BTreeSet<_>, BTreeSet<_>) =
+        let (was, is): (FxHashSet<_>, FxHashSet<_>) =
             (before.iter().collect(), after.iter().collect());
-        for gone in was.difference(&is) {
-            dirty.remove(*gone);
+        for gone in before.iter().filter(|k| !is.contains(k)) {
+            dirty.remove(gone);
             self.remove(gone, splice);
         }
-        dirty.extend(is.difference(&was).map(|k| (*k).clone()));
+        dirty.extend(after.iter().filter(|k| !was.contains(k)).cloned());
     }
 
     /// The objects that decided which pieces there are: what is put together from pieces is made from these, too.
@@ -158,7 +189,7 @@ impl Sheet {
     }
 
     /// Removes a piece and the resources it made.
-    fn remove(&mut self, key: &Arc<PieceKey>, splice: &mut BTreeSet<TableKey>) {
+    fn remove(&mut self, key: &Arc<PieceKey>, splice: &mut Todos) {
         let Some(old) = self.pieces.remove(key) else {
             return;
         };
@@ -170,8 +201,8 @@ impl Sheet {
                 }
                 splice.remove(t);
                 self.set.remove(&t.name());
-                if let Some(hosts) = self.apart.remove(t) {
-                    self.withdraw(&hosts, &[]);
+                if let Some(table) = self.tables.remove(t) {
+                    self.withdraw(&table.apart, &[]);
                 }
             }
             _ => {}
@@ -180,13 +211,13 @@ impl Sheet {
 
     /// Takes resources out of the set unless they are still made, or another piece has taken the name.
     fn withdraw(&mut self, old: &[Arc<Resource>], new: &[Arc<Resource>]) {
+        let kept: FxHashSet<&Text> = new.iter().map(|n| &n.name).collect();
         for o in old {
-            let kept = new.iter().any(|n| n.name == o.name);
             let ours = self
                 .set
                 .get(&o.name)
                 .is_some_and(|have| have.version == o.version && have.sources == o.sources);
-            if !kept && ours {
+            if !kept.contains(&o.name) && ours {
                 self.set.remove(&o.name);
             }
         }
@@ -233,58 +264,114 @@ impl Sheet {
         self.publish(Resource::new(encoded.name, encoded.any, sources));
     }
 
+    /// Exchanges hosts of a table that keep their domains; everything else stays as it is. False if that is not enough.
+    fn exchange(&mut self, table: &TableKey, hosts: &[Arc<PieceKey>], work: &Work<'_>) -> bool {
+        if !self.tables.get(table).is_some_and(|t| t.distinct) {
+            return false;
+        }
+        let Some(mut spliced) = self.tables.remove(table) else {
+            return false;
+        };
+        let mut same_sources = true;
+        for key in hosts {
+            let (Some(at), Some(new)) = (spliced.at.get(key).copied(), self.host(key)) else {
+                self.tables.insert(table.clone(), spliced);
+                return false;
+            };
+            let old = std::mem::replace(&mut spliced.parts[at], new.clone());
+            if old.domains != spliced.parts[at].domains {
+                spliced.distinct = false;
+                self.tables.insert(table.clone(), spliced);
+                return false;
+            }
+            same_sources &= old.sources == spliced.parts[at].sources;
+            if let Some(slot) = spliced.apart.get_mut(at) {
+                let resource = work.shared.host_apart(&spliced.parts[at]);
+                let before = std::mem::replace(slot, resource.clone());
+                self.withdraw(&[before], std::slice::from_ref(&resource));
+                self.publish(resource);
+            }
+        }
+        if spliced.apart.is_empty() {
+            if !same_sources {
+                spliced.sources = self.table_sources(table, &spliced.parts);
+            }
+            let whole = &route::table(table);
+            self.publish(work.shared.table(whole, &spliced.parts, &spliced.sources));
+        }
+        self.tables.insert(table.clone(), spliced);
+        true
+    }
+
+    /// The objects a table is made from: its hosts, and what decided that it exists and which hosts it has.
+    fn table_sources(&self, table: &TableKey, parts: &[Arc<HostBytes>]) -> Arc<[Text]> {
+        let piece = self.pieces.get(&PieceKey::Table(table.clone()));
+        let (_, chosen_by) = keys_of(piece.map(|p| &**p));
+        let roots = self.roots_chosen_by();
+        let mut sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
+        sources.extend(chosen_by.iter().chain(roots.iter()));
+        sources.into_iter().cloned().collect()
+    }
+
     /// Puts a table together from the bytes of its virtual hosts. A domain belongs to the first host that has it; a host
     /// that loses some is lowered once more without them.
     fn splice(&mut self, table: &TableKey, work: &mut Work<'_>) {
         let Some(piece) = self.pieces.get(&PieceKey::Table(table.clone())) else {
             return;
         };
-        let (hosts, chosen_by) = keys_of(Some(piece));
-        let mut owned: BTreeSet<Text> = BTreeSet::new();
-        let mut parts: Vec<Arc<HostBytes>> = Vec::with_capacity(hosts.len());
+        let (hosts, _) = keys_of(Some(piece));
+        let mut owned: FxHashSet<Text> = FxHashSet::default();
+        let mut spliced = Spliced {
+            parts: Vec::with_capacity(hosts.len()),
+            at: FxHashMap::default(),
+            distinct: true,
+            sources: Arc::default(),
+            apart: Vec::new(),
+        };
         for key in hosts {
             let (Some(h), PieceKey::Host(_, host)) = (self.host(key), &**key) else {
                 continue;
             };
-            let part = if h.domains.iter().any(|d| owned.contains(d)) {
-                let taken: BTreeSet<Text> = h
-                    .domains
-                    .iter()
-                    .filter(|d| owned.contains(*d))
-                    .cloned()
-                    .collect();
+            let taken: BTreeSet<Text> = h
+                .domains
+                .iter()
+                .filter(|d| owned.contains(*d))
+                .cloned()
+                .collect();
+            let part = if taken.is_empty() {
+                Some(h.clone())
+            } else {
+                spliced.distinct = false;
                 let reader = Reader::new(work.world);
                 work.section
                     .host(reader, table, host, &taken, work.shared)
                     .0
-            } else {
-                Some(h.clone())
             };
             if let Some(p) = part {
                 owned.extend(p.domains.iter().cloned());
-                parts.push(p);
+                spliced.at.insert(key.clone(), spliced.parts.len());
+                spliced.parts.push(p);
             }
         }
         if let Section::Hosts(..) = work.section {
-            let apart = parts.iter().map(|p| work.shared.host_apart(p));
-            let apart: Vec<Arc<Resource>> = apart.collect();
-            let before = self.apart.insert(table.clone(), apart.clone());
-            self.withdraw(&before.unwrap_or_default(), &apart);
-            for resource in apart {
-                self.publish(resource);
+            let apart = spliced.parts.iter().map(|p| work.shared.host_apart(p));
+            spliced.apart = apart.collect();
+            if let Some(before) = self.tables.remove(table) {
+                self.withdraw(&before.apart, &spliced.apart);
             }
-            return;
-        }
-        let roots = self.roots_chosen_by();
-        let mut sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
-        sources.extend(chosen_by.iter().chain(roots.iter()));
-        let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
-        let table = route::table(table);
-        self.publish(if let Section::Tables(_) = work.section {
-            work.shared.table_without_hosts(&table, &sources)
+            for resource in &spliced.apart {
+                self.publish(resource.clone());
+            }
         } else {
-            work.shared.table(&table, &parts, &sources)
-        });
+            spliced.sources = self.table_sources(table, &spliced.parts);
+            let whole = route::table(table);
+            self.publish(if let Section::Tables(_) = work.section {
+                work.shared.table_without_hosts(&whole, &spliced.sources)
+            } else {
+                work.shared.table(&whole, &spliced.parts, &spliced.sources)
+            });
+        }
+        self.tables.insert(table.clone(), spliced);
     }
 
     fn host(&self, key: &PieceKey) -> Option<&Arc<HostBytes>> {
