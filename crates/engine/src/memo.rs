@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use pilotfish_config::Diagnostic;
+use pilotfish_ir::Listener;
 use pilotfish_lower::Client;
 use pilotfish_mesh::reader::{Known, Record};
 use pilotfish_mesh::{Fact, Text};
@@ -25,6 +26,9 @@ pub(crate) enum Output {
     Keys(Vec<Arc<PieceKey>>, Arc<[Text]>),
     /// Finished resources.
     Resources(Vec<Arc<Resource>>),
+    /// Listeners without who the proxy is: each scope stamps that on them before they are encoded. With the objects they
+    /// came from.
+    Listeners(Vec<Listener>, Arc<[Text]>),
     /// An encoded virtual host, if there is one.
     Host(Option<Arc<HostBytes>>),
     /// Encoded names of a service, and the objects they came from.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilotfish_config::ObjectKey;
 use pilotfish_emit::{self as emit, Dialect, Encoded};
+use pilotfish_ir::listener::{Handler, Tracing};
 use pilotfish_lower::route::{HostKey, TableKey};
 use pilotfish_lower::{
     Client, ClusterScope, EndpointScope, InboundScope, ListenerScope, NameScope, ProxyKind,
@@ -143,7 +144,38 @@ impl Section {
             Self::Secrets(s, _) => &mut s.client,
         };
         *client = client.anonymous();
+        if let Self::Listeners(s, _) = &mut out {
+            s.tracing = nobody(s.tracing.as_ref());
+        }
         out
+    }
+
+    /// Listeners as resources of this scope's proxies.
+    pub(crate) fn stamp(
+        &self,
+        all: &[pilotfish_ir::Listener],
+        sources: &Arc<[Text]>,
+        shared: &Interners,
+    ) -> Vec<Arc<Resource>> {
+        let Self::Listeners(s, d) = self else {
+            return Vec::new();
+        };
+        let mut all = all.to_vec();
+        for listener in &mut all {
+            let chains = listener
+                .chains
+                .iter_mut()
+                .chain(&mut listener.default_chain);
+            for chain in chains {
+                if let Handler::Http(http) = &mut chain.handler
+                    && http.tracing.is_some()
+                {
+                    http.tracing.clone_from(&s.tracing);
+                }
+            }
+        }
+        let drafts = listeners(all, d).into_iter();
+        drafts.map(|d| d.finish(sources, shared)).collect()
     }
 
     /// Builds one piece. `intern` gives the one allocation of a key.
@@ -175,11 +207,14 @@ impl Section {
             }
             _ => {
                 let names = self.names(&reader, key);
+                let unstamped = self.listeners(&reader, key);
                 let drafts = self.resources(&reader, key);
                 let record = reader.into_record();
                 let sources = source_names(&record.sources);
                 let output = if let Some(bytes) = names {
                     Output::Names(bytes, sources)
+                } else if let Some(listeners) = unstamped {
+                    Output::Listeners(listeners, sources)
                 } else {
                     let finished = drafts.into_iter().map(|d| d.finish(&sources, shared));
                     Output::Resources(finished.collect())
@@ -230,18 +265,6 @@ impl Section {
                 };
                 endpoint::sets(r, s, id).into_iter().map(draft).collect()
             }
-            (Self::Listeners(s, d), PieceKey::Fixed) if s.client.kind == ProxyKind::Router => {
-                listeners(gateway::listeners(r, s), d)
-            }
-            (Self::Listeners(s, d), PieceKey::Fixed) => {
-                let both = outbound::intercept(r, s)
-                    .into_iter()
-                    .chain(outbound::http_proxy(r, s));
-                listeners(both.collect(), d)
-            }
-            (Self::Listeners(s, d), PieceKey::Port(p)) => {
-                listeners(outbound::listeners(r, s, *p), d)
-            }
             (Self::InboundClusters(s, d), PieceKey::Fixed) => clusters(inbound::clusters(r, s), d),
             (Self::InboundListeners(s, d), PieceKey::Fixed) => {
                 listeners(inbound::listeners(r, s), d)
@@ -252,6 +275,26 @@ impl Section {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Outbound listeners of a piece, as they are for any proxy; `None` for other sections.
+    fn listeners(&self, r: &Reader<'_>, key: &PieceKey) -> Option<Vec<pilotfish_ir::Listener>> {
+        let Self::Listeners(s, _) = self else {
+            return None;
+        };
+        let s = &ListenerScope {
+            tracing: nobody(s.tracing.as_ref()),
+            ..s.clone()
+        };
+        Some(match key {
+            PieceKey::Fixed if s.client.kind == ProxyKind::Router => gateway::listeners(r, s),
+            PieceKey::Fixed => outbound::intercept(r, s)
+                .into_iter()
+                .chain(outbound::http_proxy(r, s))
+                .collect(),
+            PieceKey::Port(p) => outbound::listeners(r, s, *p),
+            _ => Vec::new(),
+        })
     }
 
     /// The names of a service, encoded; `None` for other sections.
@@ -305,6 +348,11 @@ impl Section {
         });
         (host, record)
     }
+}
+
+/// Tracing that says nothing of the proxy, where requests are traced at all.
+fn nobody(tracing: Option<&Tracing>) -> Option<Tracing> {
+    tracing.map(|_| Tracing::default())
 }
 
 fn with_fixed(mut keys: Vec<PieceKey>) -> Vec<PieceKey> {

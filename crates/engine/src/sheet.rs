@@ -22,6 +22,8 @@ pub(crate) struct Sheet {
     pieces: FxHashMap<Arc<PieceKey>, Arc<Piece>>,
     set: ResourceSet,
     tables: FxHashMap<TableKey, Spliced>,
+    /// Resources of pieces that are stamped for this scope.
+    stamped: FxHashMap<Arc<PieceKey>, Vec<Arc<Resource>>>,
 }
 
 /// A table as it was last put together.
@@ -137,7 +139,7 @@ impl Sheet {
                         continue;
                     }
                     names |= matches!(new.output, Output::Names(..));
-                    self.publish_all(old.as_deref(), &new);
+                    self.publish_all(&key, old.as_deref(), &new, &work);
                 }
             }
         }
@@ -195,6 +197,10 @@ impl Sheet {
         };
         match (&old.output, &**key) {
             (Output::Resources(all), _) => self.withdraw(all, &[]),
+            (Output::Listeners(..), _) => {
+                let all = self.stamped.remove(key).unwrap_or_default();
+                self.withdraw(&all, &[]);
+            }
             (Output::Keys(hosts, _), PieceKey::Table(t)) => {
                 for h in hosts {
                     self.pieces.remove(h);
@@ -223,17 +229,32 @@ impl Sheet {
         }
     }
 
-    fn publish_all(&mut self, old: Option<&Piece>, new: &Piece) {
-        let resources = |p: &Piece| match &p.output {
-            Output::Resources(all) => all.clone(),
-            _ => Vec::new(),
+    /// Publishes what a piece has made in place of what it made before.
+    fn publish_all(
+        &mut self,
+        key: &Arc<PieceKey>,
+        old: Option<&Piece>,
+        new: &Piece,
+        work: &Work<'_>,
+    ) {
+        let (before, after) = match &new.output {
+            Output::Listeners(all, sources) => {
+                let after = work.section.stamp(all, sources, work.shared);
+                let before = self.stamped.insert(key.clone(), after.clone());
+                (before.unwrap_or_default(), after)
+            }
+            Output::Resources(all) => {
+                let before = match old.map(|p| &p.output) {
+                    Some(Output::Resources(before)) => before.clone(),
+                    _ => Vec::new(),
+                };
+                (before, all.clone())
+            }
+            _ => return,
         };
-        let new = resources(new);
-        if let Some(old) = old {
-            self.withdraw(&resources(old), &new);
-        }
-        for n in new {
-            self.publish(n);
+        self.withdraw(&before, &after);
+        for resource in after {
+            self.publish(resource);
         }
     }
 
