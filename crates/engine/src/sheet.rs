@@ -324,6 +324,35 @@ impl Sheet {
         true
     }
 
+    /// Publishes the hosts of a table as resources of their own. Hosts that are what they were are not looked at.
+    fn publish_apart(&mut self, before: Option<Spliced>, now: &mut Spliced, work: &Work<'_>) {
+        let mut in_order: Vec<&Arc<PieceKey>> = now.at.keys().collect();
+        in_order.sort_unstable_by_key(|key| now.at[*key]);
+        let (mut came, mut left) = (Vec::new(), Vec::new());
+        for key in in_order {
+            let part = &now.parts[now.at[key]];
+            let old = before.as_ref().and_then(|b| Some((b, *b.at.get(key)?)));
+            now.apart.push(match old {
+                Some((b, i)) if Arc::ptr_eq(&b.parts[i], part) => b.apart[i].clone(),
+                _ => {
+                    let resource = work.shared.host_apart(part);
+                    came.push(resource.clone());
+                    left.extend(old.map(|(b, i)| b.apart[i].clone()));
+                    resource
+                }
+            });
+        }
+        for (key, i) in before.iter().flat_map(|b| &b.at) {
+            if !now.at.contains_key(key) {
+                left.extend(before.iter().map(|b| b.apart[*i].clone()));
+            }
+        }
+        self.withdraw(&left, &now.apart);
+        for resource in came {
+            self.publish(resource);
+        }
+    }
+
     /// The objects a table is made from: its hosts, and what decided that it exists and which hosts it has.
     fn table_sources(&self, table: &TableKey, parts: &[Arc<HostBytes>]) -> Arc<[Text]> {
         let piece = self.pieces.get(&PieceKey::Table(table.clone()));
@@ -375,14 +404,8 @@ impl Sheet {
             }
         }
         if let Section::Hosts(..) = work.section {
-            let apart = spliced.parts.iter().map(|p| work.shared.host_apart(p));
-            spliced.apart = apart.collect();
-            if let Some(before) = self.tables.remove(table) {
-                self.withdraw(&before.apart, &spliced.apart);
-            }
-            for resource in &spliced.apart {
-                self.publish(resource.clone());
-            }
+            let before = self.tables.remove(table);
+            self.publish_apart(before, &mut spliced, work);
         } else {
             spliced.sources = self.table_sources(table, &spliced.parts);
             let whole = route::table(table);
