@@ -8,8 +8,8 @@ use pilotfish_ir as ir;
 use pilotfish_ir::Text;
 use pilotfish_ir::route::{
     Abort, Action, Body, ClaimMatch, Cors, Fault, Forward, HashPolicy, HeaderEdit, HeaderMatch,
-    HeaderOps, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Route, RouteMatch,
-    StringMatch, WeightedCluster,
+    HeaderOps, HeaderValue, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Route,
+    RouteMatch, StringMatch, WeightedCluster,
 };
 use pilotfish_protos::envoy::config::core::v3 as core;
 use pilotfish_protos::envoy::config::route::v3 as pb;
@@ -501,27 +501,22 @@ fn respond(status: u32, body: Option<&Body>) -> pb::DirectResponseAction {
     }
 }
 
-/// Headers to set, then those to append.
 fn added(edit: &HeaderEdit) -> Vec<core::HeaderValueOption> {
     use core::header_value_option::HeaderAppendAction as Mode;
-    let option = |(name, text): &(Text, Text), mode: Mode| core::HeaderValueOption {
+    let option = |h: &HeaderValue| core::HeaderValueOption {
         header: Some(core::HeaderValue {
-            key: value::string(name),
-            value: value::string(text),
+            key: value::string(&h.name),
+            value: value::string(&h.value),
             ..Default::default()
         }),
-        append_action: mode.into(),
+        append_action: if h.append {
+            Mode::AppendIfExistsOrAdd.into()
+        } else {
+            Mode::OverwriteIfExistsOrAdd.into()
+        },
         ..Default::default()
     };
-    let set = edit
-        .set
-        .iter()
-        .map(|h| option(h, Mode::OverwriteIfExistsOrAdd));
-    let add = edit
-        .add
-        .iter()
-        .map(|h| option(h, Mode::AppendIfExistsOrAdd));
-    set.chain(add).collect()
+    edit.give.iter().map(option).collect()
 }
 
 fn removed(edit: &HeaderEdit) -> Vec<String> {

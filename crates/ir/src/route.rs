@@ -311,12 +311,21 @@ pub struct HeaderOps {
 /// Edits of one direction, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HeaderEdit {
-    /// Overwritten or added.
-    pub set: Vec<(Text, Text)>,
-    /// Appended.
-    pub add: Vec<(Text, Text)>,
+    /// Values given.
+    pub give: Vec<HeaderValue>,
     /// Removed.
     pub remove: Vec<Text>,
+}
+
+/// A value a header is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HeaderValue {
+    /// Of the header.
+    pub name: Text,
+    /// Its value.
+    pub value: Text,
+    /// Values that are there already stay.
+    pub append: bool,
 }
 
 /// Injected faults.

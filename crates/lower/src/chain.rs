@@ -137,21 +137,26 @@ fn tcp_chains(
         .filter_map(|n| network(n))
         .filter(|(a, _)| &**a != visibility::UNSPECIFIED)
         .collect();
-    let written = route::virtual_service_for(reader, &scope.client, &service.id.host);
-    if let Some((object, vs)) = written {
+    let mut out: Vec<Chain> = Vec::new();
+    // All rules whose hosts cover the service, until one takes whatever is left.
+    for (object, vs) in route::virtual_services_for(reader, &scope.client, &service.id.host) {
         reader.uses(&object.key);
-        let mut out = written_chains(reader, scope, offer, &nets, object, vs);
-        let complete = out.iter().any(|c| {
-            c.matches.networks == nets
-                && (!c.matches.server_names.is_empty() || !offer.protocol.is_tls())
-        });
-        if complete || (offer.protocol.is_tls() && !out.is_empty()) {
+        let complete = if offer.protocol.is_tls() {
+            written_tls(reader, scope, offer, &nets, (object, vs), &mut out);
+            false
+        } else {
+            written_tcp(reader, scope, offer, &nets, (object, vs), &mut out)
+        };
+        if complete {
             return out;
         }
-        out.push(default_tcp_chain(reader, scope, offer, nets, on_wildcard));
-        return out;
     }
-    vec![default_tcp_chain(reader, scope, offer, nets, on_wildcard)]
+    let rest = default_tcp_chain(reader, scope, offer, nets, on_wildcard);
+    let taken = out.iter().any(|c| same_traffic(&c.matches, &rest.matches));
+    if !taken && !(offer.protocol.is_tls() && !out.is_empty()) {
+        out.push(rest);
+    }
+    out
 }
 
 fn default_tcp_chain(
@@ -263,91 +268,97 @@ pub(crate) fn by_sni(
     tcp
 }
 
-/// Chains a VirtualService writes for TCP or TLS traffic to a host.
-fn written_chains(
-    reader: &Reader<'_>,
-    scope: &ListenerScope,
-    offer: &Offer<'_>,
-    networks: &[(Text, u8)],
-    object: &Object,
-    vs: &VirtualService,
-) -> Vec<Chain> {
-    let mut out = Vec::new();
-    let stream = Stream {
+/// A rule and the object it stands in.
+type Written<'w> = (&'w Object, &'w VirtualService);
+
+fn stream<'a>(scope: &'a ListenerScope, offer: &'a Offer<'_>) -> Stream<'a> {
+    Stream {
         client: &scope.client,
         port: offer.number,
         port_name: offer.service.port(offer.number).map_or("", |p| &p.name),
         protocol: offer.protocol,
         side: Side::Client,
-    };
-    let subnets = |own: &[String]| {
-        if own.is_empty() {
-            networks.to_vec()
-        } else {
-            own.iter().filter_map(|s| network(s)).collect()
-        }
-    };
-    let origin = Some(virtual_service::path_of(object, "virtual-service"));
-    if offer.protocol.is_tls() {
-        for tls in vs.tls.iter().filter(|t| !t.route.is_empty()) {
-            for m in tls
-                .r#match
-                .iter()
-                .filter(|m| tls_applies(reader, m, scope, offer.number))
-            {
-                let server_names = m.sni_hosts.iter().map(|s| Text::from(s.as_str())).collect();
-                let matches = ChainMatch {
-                    networks: subnets(&m.destination_subnets),
-                    server_names,
-                    ..Default::default()
-                };
-                if out
-                    .iter()
-                    .any(|c: &Chain| same_traffic(&c.matches, &matches))
-                {
-                    continue;
-                }
-                let mut c = chain(
-                    matches,
-                    Handler::Tcp(weighted(reader, stream, object, &tls.route)),
-                );
-                c.origin.clone_from(&origin);
-                out.push(c);
-            }
-        }
-        return out;
     }
-    for tcp in vs.tcp.iter().filter(|t| !t.route.is_empty()) {
-        let hit = tcp
-            .r#match
-            .iter()
-            .find(|m| tcp_applies(reader, m, scope, offer.number));
-        if !tcp.r#match.is_empty() && hit.is_none() {
-            continue;
+}
+
+/// Adds the chains a VirtualService writes for TLS traffic to a host that no chain takes already.
+fn written_tls(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[(Text, u8)],
+    (object, vs): Written<'_>,
+    out: &mut Vec<Chain>,
+) {
+    let origin = Some(virtual_service::path_of(object, "virtual-service"));
+    for tls in vs.tls.iter().filter(|t| !t.route.is_empty()) {
+        let conditions = tls.r#match.iter();
+        for m in conditions.filter(|m| tls_applies(reader, m, scope, offer.number)) {
+            let own = &m.destination_subnets;
+            let matches = ChainMatch {
+                networks: if own.is_empty() {
+                    networks.to_vec()
+                } else {
+                    own.iter().filter_map(|s| network(s)).collect()
+                },
+                server_names: m.sni_hosts.iter().map(|s| Text::from(s.as_str())).collect(),
+                ..Default::default()
+            };
+            if out.iter().any(|c| same_traffic(&c.matches, &matches)) {
+                continue;
+            }
+            let to = weighted(reader, stream(scope, offer), object, &tls.route);
+            let mut c = chain(matches, Handler::Tcp(to));
+            c.origin.clone_from(&origin);
+            out.push(c);
         }
-        let own: Vec<String> = tcp
-            .r#match
-            .iter()
+    }
+}
+
+/// Adds the chains a VirtualService writes for TCP traffic to a host; true if nothing is left for others.
+fn written_tcp(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    offer: &Offer<'_>,
+    networks: &[(Text, u8)],
+    (object, vs): Written<'_>,
+    out: &mut Vec<Chain>,
+) -> bool {
+    for tcp in vs.tcp.iter().filter(|t| !t.route.is_empty()) {
+        let conditions = tcp.r#match.iter();
+        let hits: Vec<&L4MatchAttributes> = conditions
             .filter(|m| tcp_applies(reader, m, scope, offer.number))
-            .flat_map(|m| m.destination_subnets.clone())
             .collect();
         let everything =
-            tcp.r#match.is_empty() || hit.is_some_and(|m| m.destination_subnets.is_empty());
+            tcp.r#match.is_empty() || hits.iter().any(|m| m.destination_subnets.is_empty());
+        if hits.is_empty() && !everything {
+            continue;
+        }
+        let own = hits.iter().flat_map(|m| &m.destination_subnets);
         let matches = ChainMatch {
-            networks: subnets(if everything { &[] } else { &own }),
+            networks: if everything {
+                networks.to_vec()
+            } else {
+                own.filter_map(|s| network(s)).collect()
+            },
             ..Default::default()
         };
-        let mut c = chain(
-            matches,
-            Handler::Tcp(weighted(reader, stream, object, &tcp.route)),
-        );
-        c.origin = origin.clone().filter(|_| everything);
+        // Envoy takes no two chains for the same traffic.
+        if out.iter().any(|c| same_traffic(&c.matches, &matches)) {
+            if everything {
+                return true;
+            }
+            continue;
+        }
+        let to = weighted(reader, stream(scope, offer), object, &tcp.route);
+        let mut c = chain(matches, Handler::Tcp(to));
+        c.origin = everything.then(|| virtual_service::path_of(object, "virtual-service"));
         out.push(c);
         if everything {
-            break;
+            return true;
         }
     }
-    out
+    false
 }
 
 fn mesh_gateway(gateways: &[String]) -> bool {

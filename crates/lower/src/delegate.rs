@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pilotfish_config::Object;
 use pilotfish_config::networking::{HttpMatchRequest, HttpRoute, StringMatch, VirtualService};
-use pilotfish_mesh::Reader;
+use pilotfish_mesh::{Reader, host};
 
 use crate::{Text, policy};
 
@@ -34,6 +34,7 @@ pub(crate) fn rules<'w>(
         // What cannot be found or does not fit is left out; the crate `analysis` says so.
         if let Some((to, rules)) = target(reader, &reference.name, namespace, own) {
             reader.uses(&to.key);
+            let http = &with_full_names(http, own, &reader.settings().domain);
             let merged = rules.http.iter().filter_map(|leaf| merge(http, leaf));
             out.extend(merged.map(|r| (Cow::Owned(r), to.key.namespace.clone())));
         }
@@ -61,6 +62,17 @@ fn target<'w>(
 /// Whether a rule of a delegate can stand in for the rule that delegates.
 pub fn fits(root: &HttpRoute, leaf: &HttpRoute) -> bool {
     matches(&root.r#match, &leaf.r#match).is_some()
+}
+
+/// A rule that delegates, its mirrors named so that another namespace understands them.
+fn with_full_names(root: &HttpRoute, namespace: &str, domain: &str) -> HttpRoute {
+    let mut root = root.clone();
+    let several = root.mirrors.iter_mut();
+    let mirrors = several.filter_map(|m| m.destination.as_mut());
+    for d in mirrors.chain(root.mirror.as_mut()) {
+        d.host = host::resolve(&d.host, namespace, domain).to_string();
+    }
+    root
 }
 
 fn merge(root: &HttpRoute, leaf: &HttpRoute) -> Option<HttpRoute> {

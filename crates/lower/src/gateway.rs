@@ -15,7 +15,7 @@ use pilotfish_config::networking::ServerTlsSettings;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{Chain, ChainMatch, Direction, Handler, Inspect, Ports, Routes, Side};
 use pilotfish_ir::{Listener, Text};
-use pilotfish_mesh::{Instance, Reader};
+use pilotfish_mesh::{Instance, Protocol, Reader};
 
 pub use routes::{hosts, virtual_host};
 
@@ -66,7 +66,11 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
         }
         let listener = empty_listener(scope, slot);
         let chains = if slot.protocol.is_http() {
-            vec![http_chain(reader, scope, &listener.name, &slot.table)]
+            let mut chain = http_chain(reader, scope, &listener.name, &slot.table);
+            if let Handler::Http(h) = &mut chain.handler {
+                h.grpc_web = slot.protocol == Protocol::GrpcWeb;
+            }
+            vec![chain]
         } else {
             let chains = |b: &Bound<'_>| {
                 if b.is_https() {

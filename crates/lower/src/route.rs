@@ -176,10 +176,11 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
             s.resolution != Resolution::Alias
                 || virtual_service_for(reader, client, &s.id.host).is_some()
         };
-        let routable: Vec<&Arc<Service>> = services
+        let mut routable: Vec<&Arc<Service>> = services
             .into_iter()
             .filter(|s| routes_at(s, port) && own(s))
             .collect();
+        routable.sort_by_cached_key(|s| claim(reader, client, &s.id.host));
         out.extend(written_hosts(reader, client, e, port, &routable));
         if port == 0 {
             out.extend(routable.iter().flat_map(|s| each_port(s)));
@@ -189,6 +190,25 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
     }
     out.push(HostKey::CatchAll);
     out
+}
+
+/// Who owns a domain that several services have: one with a VirtualService before one without, the older VirtualService
+/// before the younger, a host that is written before one that a wildcard covers.
+fn claim(reader: &Reader<'_>, client: &Client, h: &Text) -> (bool, i64, Text, Text, bool) {
+    let Some((o, vs)) = virtual_service_for(reader, client, h) else {
+        return (true, 0, Text::default(), Text::default(), false);
+    };
+    let domain = &reader.settings().domain;
+    let mut hosts = vs.hosts.iter();
+    let written = hosts.any(|w| host::resolve(w, &o.key.namespace, domain) == *h);
+    let age = o.meta.created.unwrap_or(0);
+    (
+        false,
+        age,
+        o.key.name.clone(),
+        o.key.namespace.clone(),
+        !written,
+    )
 }
 
 /// The virtual hosts of a service in a table for all ports.
@@ -282,21 +302,56 @@ pub fn virtual_service_for<'w>(
     h: &Text,
 ) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
     let listeners = visibility::egress(reader, client);
-    let imported = |o: &Object, vs: &VirtualService| {
-        let mut all = listeners.iter();
-        all.any(|e| e.imports_rule(reader, o, vs))
-    };
     reader.virtual_services(h).into_iter().find_map(|ranked| {
-        ranked
-            .iter()
-            .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
-            .filter(|(o, vs)| visible(reader, client, o, vs) && imported(o, vs))
+        usable(reader, client, &listeners, ranked)
             .min_by_key(|(o, vs)| audience(reader, client, o, vs))
     })
 }
 
+/// All VirtualServices whose hosts cover a host, however specific: those meant for the client's namespace more than for
+/// others first, then the oldest.
+pub(crate) fn virtual_services_for<'w>(
+    reader: &Reader<'w>,
+    client: &Client,
+    h: &Text,
+) -> Vec<(&'w Arc<Object>, &'w VirtualService)> {
+    let listeners = visibility::egress(reader, client);
+    let covering = reader.virtual_services(h).into_iter();
+    let mut out: Vec<_> = covering
+        .flat_map(|ranked| usable(reader, client, &listeners, ranked))
+        .collect();
+    out.sort_by_key(|(o, vs)| {
+        let age = o.meta.created.unwrap_or(0);
+        let audience = audience(reader, client, o, vs);
+        (audience, age, &o.key.name, &o.key.namespace)
+    });
+    out.dedup_by_key(|(o, _)| &o.key);
+    out
+}
+
+/// Those of some VirtualServices that the client sees and imports.
+fn usable<'w, 'a>(
+    reader: &'a Reader<'w>,
+    client: &'a Client,
+    listeners: &'a [Egress<'_>],
+    ranked: &'w [Arc<Object>],
+) -> impl Iterator<Item = (&'w Arc<Object>, &'w VirtualService)> + use<'w, 'a> {
+    ranked
+        .iter()
+        .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
+        .filter(move |(o, vs)| {
+            visible(reader, client, o, vs)
+                && listeners.iter().any(|e| e.imports_rule(reader, o, vs))
+        })
+}
+
 /// How much a VirtualService is meant for a client: 0 only by its own namespace, 1 by name, 2 as one of all.
-fn audience(reader: &Reader<'_>, client: &Client, o: &Object, vs: &VirtualService) -> u8 {
+pub(crate) fn audience(
+    reader: &Reader<'_>,
+    client: &Client,
+    o: &Object,
+    vs: &VirtualService,
+) -> u8 {
     let default = &reader.mesh().default_virtual_service_export_to;
     match policy::export_to(&vs.export_to, default, &o.key.namespace) {
         ExportTo::Public => 2,

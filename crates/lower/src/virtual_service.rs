@@ -12,8 +12,8 @@ use pilotfish_config::networking::{
 use pilotfish_ir::route as ir;
 use pilotfish_ir::route::{
     Abort, Action, Body, ClaimMatch, Cors, Fault, Forward, HeaderEdit, HeaderMatch, HeaderOps,
-    Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, RouteMatch,
-    WeightedCluster,
+    HeaderValue, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite,
+    RouteMatch, WeightedCluster,
 };
 use pilotfish_ir::{ClusterName, Millionths, Millis, Share};
 use pilotfish_mesh::{Reader, host};
@@ -303,16 +303,21 @@ fn header_ops(h: Option<&Headers>) -> (HeaderOps, Option<Text>) {
     let Some(h) = h else {
         return Default::default();
     };
-    let pairs = |m: &BTreeMap<String, String>| {
-        m.iter()
+    fn values(
+        of: &BTreeMap<String, String>,
+        append: bool,
+    ) -> impl Iterator<Item = HeaderValue> + '_ {
+        of.iter()
             .filter(|(k, _)| !is_pseudo(k))
-            .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
-            .collect()
-    };
+            .map(move |(k, v)| HeaderValue {
+                name: Text::from(k.as_str()),
+                value: Text::from(v.as_str()),
+                append,
+            })
+    }
     let edit = |o: Option<&HeaderOperations>| {
         o.map_or_else(HeaderEdit::default, |o| HeaderEdit {
-            set: pairs(&o.set),
-            add: pairs(&o.add),
+            give: values(&o.set, false).chain(values(&o.add, true)).collect(),
             remove: o
                 .remove
                 .iter()
@@ -441,8 +446,7 @@ fn forward(
 
 fn append(headers: &mut HeaderOps, more: HeaderOps) {
     let join = |a: &mut HeaderEdit, b: HeaderEdit| {
-        a.set.extend(b.set);
-        a.add.extend(b.add);
+        a.give.extend(b.give);
         a.remove.extend(b.remove);
     };
     join(&mut headers.request, more.request);

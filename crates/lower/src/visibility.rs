@@ -353,12 +353,15 @@ pub fn services_on_port<'w>(
     port: u16,
 ) -> Vec<&'w Arc<Service>> {
     let ids = reader.services_on_port(port);
-    select(
-        reader,
-        ids.iter().filter_map(|id| reader.service(id)),
-        client,
-        egress,
-    )
+    let on_port = ids.iter().filter_map(|id| reader.service(id));
+    let mut out = select(reader, on_port, client, egress);
+    // A host belongs to one service, though that has not this port.
+    out.retain(|s| {
+        let ids = reader.services_of_host(&s.id.host);
+        let of_host = ids.iter().filter_map(|id| reader.service(id));
+        ids.len() < 2 || select(reader, of_host, client, egress).contains(s)
+    });
+    out
 }
 
 fn select<'w>(

@@ -3,7 +3,8 @@
 use pilotfish_emit::Dialect;
 use pilotfish_ir::route::{
     Abort, Action, Body, ClaimMatch, Cors, Fault, HashPolicy, HeaderEdit, HeaderMatch, HeaderOps,
-    Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, Route, StringMatch,
+    HeaderValue, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite, Route,
+    StringMatch,
 };
 use pilotfish_ir::{Millionths, Millis, RouteTable, Share, VirtualHost};
 use serde_json::{Value, json};
@@ -110,9 +111,13 @@ fn plain_text_is_turned_away() {
 }
 
 fn edit(set: &str, add: &str, remove: &[&str]) -> HeaderEdit {
+    let give = |name: &str, value: &str, append| HeaderValue {
+        name: text(name),
+        value: text(value),
+        append,
+    };
     HeaderEdit {
-        set: vec![(text(set), text("s"))],
-        add: vec![(text(add), text("a"))],
+        give: vec![give(set, "s", false), give(add, "a", true)],
         remove: remove.iter().map(|name| text(name)).collect(),
     }
 }

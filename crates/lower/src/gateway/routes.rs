@@ -1,5 +1,6 @@
 //! Route tables of gateways: virtual hosts made of the VirtualServices that name the gateway.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -10,31 +11,25 @@ use pilotfish_mesh::{Instance, Reader, host};
 
 use super::servers::{Bound, bare, servers};
 use crate::virtual_service::{self, Place, catches_all};
-use crate::{Client, policy, route};
+use crate::{Client, route};
 
-/// VirtualServices bound to the Gateway of a server that the proxy may see, oldest first.
+/// VirtualServices bound to the Gateway of a server that the proxy may see: those for fewer namespaces first, then the oldest.
 pub(super) fn bound_rules<'w>(
     reader: &Reader<'w>,
     client: &Client,
     bound: &Bound<'_>,
 ) -> Vec<(&'w Arc<Object>, &'w VirtualService)> {
-    let mesh = reader.mesh();
     let ranked = reader
         .gateway_virtual_services(&bound.gateway)
         .map_or(&[][..], |r| r.as_slice());
-    ranked
+    let mut out: Vec<_> = ranked
         .iter()
-        .filter_map(|o| {
-            let vs = o.get::<VirtualService>()?;
-            let export_to = policy::export_to(
-                &vs.export_to,
-                &mesh.default_virtual_service_export_to,
-                &o.key.namespace,
-            );
-            let visible = client.sees(reader, &export_to, &o.key.namespace);
-            visible.then_some((o, vs))
-        })
-        .collect()
+        .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
+        .filter(|(o, vs)| route::visible(reader, client, o, vs))
+        .collect();
+    // Stable: what is meant for the proxy's namespace more than for others goes first.
+    out.sort_by_key(|(o, vs)| route::audience(reader, client, o, vs));
+    out
 }
 
 /// Hosts a VirtualService serves through a server: the narrower of the two where they overlap.
@@ -80,6 +75,8 @@ fn plans<'w, 's>(
 ) -> BTreeMap<Text, Plan<'w, 's>> {
     let domain = &reader.settings().domain;
     let mut out: BTreeMap<Text, Plan<'w, 's>> = BTreeMap::new();
+    // The routes of a rule are the same at all servers of a Gateway in one table: those of the first that has any.
+    let mut first: BTreeMap<(Text, &'w ObjectKey), &'s Bound<'w>> = BTreeMap::new();
     for b in servers.iter().copied() {
         let plan = || Plan {
             rules: Vec::new(),
@@ -87,13 +84,21 @@ fn plans<'w, 's>(
             redirect: false,
         };
         for (object, vs) in bound_rules(reader, client, b) {
-            let gateways = [b.gateway.clone()];
-            if !virtual_service::has_routes(reader, place(client, b, &gateways), object, vs) {
+            let served = served_hosts(b, object, vs, domain);
+            if served.is_empty() {
                 continue;
             }
-            for h in served_hosts(b, object, vs, domain) {
+            let id = (b.gateway.clone(), &object.key);
+            let gateways = [b.gateway.clone()];
+            if !first.contains_key(&id)
+                && !virtual_service::has_routes(reader, place(client, b, &gateways), object, vs)
+            {
+                continue;
+            }
+            let routed = *first.entry(id).or_insert(b);
+            for h in served {
                 let p = out.entry(h).or_insert_with(plan);
-                p.rules.push((b, object, vs));
+                p.rules.push((routed, object, vs));
                 p.redirect |= b.redirects();
             }
         }
@@ -118,8 +123,9 @@ fn place<'a>(client: &'a Client, b: &Bound<'_>, gateways: &'a [Text]) -> Place<'
     }
 }
 
-/// Hosts of a table that are made of the same rules of the same Gateways: they share a virtual host.
-type Group<'w, 's> = (BTreeSet<Text>, Plan<'w, 's>);
+/// Hosts of a table that are made of the same rules of the same Gateways: they share a virtual host, which is named after
+/// the first, the most specific.
+type Group<'w, 's> = (Vec<Text>, Plan<'w, 's>);
 
 /// Whether hosts are redirected, and the rules they are made of, each with its Gateway.
 type MadeOf<'w> = (bool, Vec<(Text, &'w ObjectKey)>);
@@ -130,17 +136,24 @@ fn groups<'w, 's>(
     servers: &[&'s Bound<'w>],
 ) -> Vec<Group<'w, 's>> {
     let mut groups: BTreeMap<MadeOf<'w>, Group<'w, 's>> = BTreeMap::new();
-    for (h, plan) in plans(reader, client, servers) {
+    let mut all: Vec<_> = plans(reader, client, servers).into_iter().collect();
+    all.sort_by(|(a, _), (b, _)| specificity(a).cmp(&specificity(b)));
+    for (h, plan) in all {
         let rules = plan.rules.iter();
         let made_of = rules.map(|(b, o, _)| (b.gateway.clone(), &o.key)).collect();
         // Hosts come in order, so the plan that is kept is the first host's.
         groups
             .entry((plan.redirect, made_of))
-            .or_insert_with(|| (BTreeSet::new(), plan))
+            .or_insert_with(|| (Vec::new(), plan))
             .0
-            .insert(h);
+            .push(h);
     }
     groups.into_values().collect()
+}
+
+/// Sorts hosts before wildcards, then longer ones first, then by name.
+fn specificity(h: &str) -> (bool, Reverse<usize>, &str) {
+    (h.starts_with('*'), Reverse(h.len()), h)
 }
 
 /// The first host of each virtual host of a table; hosts with equal routes stand together. None: everything is refused.
@@ -160,7 +173,7 @@ pub fn hosts(
         .collect();
     groups(reader, client, &servers)
         .into_iter()
-        .filter_map(|(mut hosts, _)| hosts.pop_first())
+        .filter_map(|(hosts, _)| hosts.into_iter().next())
         .collect()
 }
 
