@@ -169,7 +169,11 @@ pub(crate) fn connection_manager(http: &Http, dialect: &Dialect) -> pb::HttpConn
         manager::ServerHeaderTransformation::Overwrite
     };
     pb::HttpConnectionManager {
-        stat_prefix: names::delimited(&http.stat_prefix),
+        stat_prefix: if http.stat_chosen {
+            value::string(&http.stat_prefix)
+        } else {
+            names::delimited(&http.stat_prefix)
+        },
         http_filters: http_filters(http, dialect),
         tracing: http.tracing.as_ref().map(tracing),
         common_http_protocol_options: common(http),

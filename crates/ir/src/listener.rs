@@ -207,6 +207,8 @@ pub struct Http {
     pub side: Side,
     /// Statistics prefix, without the delimiter.
     pub stat_prefix: Text,
+    /// The prefix was chosen by the user: no delimiter follows.
+    pub stat_chosen: bool,
     /// Routes.
     pub routes: Routes,
     /// HTTP/2 is expected.

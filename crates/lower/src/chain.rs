@@ -570,6 +570,7 @@ pub(crate) fn http(
     Http {
         side,
         stat_prefix: Text::default(),
+        stat_chosen: false,
         routes: Routes::Discovered(Text::default()),
         http2: false,
         grpc_web: false,

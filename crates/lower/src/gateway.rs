@@ -164,6 +164,7 @@ fn https_chain(
         && !bound.server.name.is_empty()
     {
         h.stat_prefix = Text::from(bound.server.name.as_str());
+        h.stat_chosen = true;
     }
     c.matches.server_names = bound.server_names();
     c.tls = bound

@@ -182,6 +182,32 @@ fn a_gateway_translates_grpc_web() {
     assert_eq!(translates, [false, true]);
 }
 
+#[test]
+fn the_name_of_a_tls_server_is_its_prefix_of_statistics() {
+    let server = |name: &str, host: &str| {
+        format!(
+            "{{port: {{number: 8443, name: https-{host}, protocol: HTTPS}}, hosts: [{host}.example], tls: {{mode: SIMPLE, credentialName: c}}{name}}}"
+        )
+    };
+    let text = gateway(&format!(
+        "[{}, {}]",
+        server("", "a"),
+        server(", name: own", "b")
+    ));
+    let world = world(&text);
+    let scope = listening(client(ProxyKind::Router, "edge"));
+    let listeners = gateway::listeners(&Reader::new(&world), &scope);
+    let prefixes: Vec<(&str, bool)> = listeners[0]
+        .chains
+        .iter()
+        .map(|c| match &c.handler {
+            Handler::Http(h) => (&*h.stat_prefix, h.stat_chosen),
+            Handler::Tcp(_) => panic!("not HTTP"),
+        })
+        .collect();
+    assert_eq!(prefixes, [("outbound_0.0.0.0_8443", false), ("own", true)]);
+}
+
 /// The virtual host of a service in the table of port 80 for a sidecar.
 fn host_of(world: &World, namespace: &str, of: &ServiceId) -> VirtualHost {
     route::virtual_host(

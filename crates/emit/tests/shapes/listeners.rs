@@ -542,6 +542,17 @@ pub(crate) fn gateway(certificate: SecretSource, client_roots: Option<SecretSour
 }
 
 #[test]
+fn a_chosen_prefix_of_statistics_is_not_delimited() {
+    let mut server = http(Side::Gateway, "own", Routes::Discovered(text("https.443")));
+    server.stat_chosen = true;
+    let chain = chain("", Handler::Http(Box::new(server)));
+    let listener = listener("0.0.0.0_8443", "0.0.0.0", 8443, vec![chain]);
+    let body = body(&pilotfish_emit::listener(&listener, &istio()));
+    let manager = &body["filterChains"][0]["filters"][0]["typedConfig"];
+    assert_eq!(manager["statPrefix"], "own");
+}
+
+#[test]
 fn gateway_with_a_certificate() {
     let certificate = SecretSource::Credential(text("kubernetes://web-cert"));
     let emitted = emitted(&gateway(certificate, None));

@@ -281,6 +281,7 @@ pub(crate) fn http(side: Side, stat_prefix: &str, routes: Routes) -> Http {
     Http {
         side,
         stat_prefix: text(stat_prefix),
+        stat_chosen: false,
         routes,
         http2: false,
         grpc_web: false,
