@@ -15,6 +15,10 @@ use pilotfish_lower::{
 use pilotfish_mesh::{Reader, ServiceId, Settings, World};
 
 fn world(text: &str) -> World {
+    world_with(text, Settings::default())
+}
+
+fn world_with(text: &str, settings: Settings) -> World {
     let parsed = parse::documents(text, "test.yaml");
     assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
     let mut snapshot = Snapshot::default();
@@ -23,9 +27,7 @@ fn world(text: &str) -> World {
         snapshot.objects.insert(key, Arc::new(object));
     }
     let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
-    World::empty(Settings::default())
-        .update(&snapshot, &keys)
-        .world
+    World::empty(settings).update(&snapshot, &keys).world
 }
 
 fn client(kind: ProxyKind, namespace: &str) -> Client {
@@ -166,6 +168,26 @@ fn servers_of_a_gateway_share_the_routes_of_the_first() {
     assert_eq!(names(&hosts), ["a.example:80", "b.example:80"]);
     assert_eq!(hosts[0].routes, hosts[1].routes);
     assert!(hosts[1].require_tls && !hosts[0].require_tls);
+}
+
+#[test]
+fn gateways_of_other_namespaces_can_be_kept_out() {
+    let text = gateway("[{port: {number: 8080, name: http, protocol: HTTP}, hosts: ['*']}]")
+        .replace("namespace: edge", "namespace: shop");
+    let ports = |features: &[(&str, &str)]| {
+        let features = features
+            .iter()
+            .map(|(k, v)| (Text::from(*k), Text::from(*v)));
+        let settings = Settings {
+            features: features.collect(),
+            ..Settings::default()
+        };
+        let world = world_with(&text, settings);
+        let scope = listening(client(ProxyKind::Router, "edge"));
+        gateway::listeners(&Reader::new(&world), &scope).len()
+    };
+    assert_eq!(ports(&[]), 1);
+    assert_eq!(ports(&[("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "true")]), 0);
 }
 
 #[test]

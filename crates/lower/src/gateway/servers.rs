@@ -8,7 +8,7 @@ use pilotfish_config::{Diagnostic, Object};
 use pilotfish_mesh::{Instance, Protocol, Reader, host};
 
 use crate::virtual_service::selects;
-use crate::{Client, Text};
+use crate::{Client, Text, chain};
 
 /// Services with this label are not asked which container port stands behind their port.
 const NO_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
@@ -177,11 +177,14 @@ pub(super) fn servers<'w>(
     instances: &[Instance],
 ) -> Servers<'w> {
     let mut merge = Merge::default();
+    let own_only = chain::feature(reader, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false);
     for object in reader.gateways().iter() {
         let Some(spec) = object.get::<Gateway>() else {
             continue;
         };
-        if !selects(reader, &spec.selector, client) {
+        if !selects(reader, &spec.selector, client)
+            || own_only && !client.is_in(reader, &object.key.namespace)
+        {
             continue;
         }
         reader.uses(&object.key);
