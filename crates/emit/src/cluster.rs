@@ -133,12 +133,15 @@ fn discover(out: &mut pb::Cluster, cluster: &ir::Cluster, name: &str, dialect: &
             if dialect.has(Extension::DynamicForwardProxyCluster) =>
         {
             let cache = dns_cache(host, *family);
+            let by = by_request(&cluster.tls);
+            let checked = by.is_some_and(|by| by.sni && by.san);
             let config = forward::ClusterConfig {
                 cluster_implementation_specifier: Some(
                     forward::cluster_config::ClusterImplementationSpecifier::DnsCacheConfig(cache),
                 ),
-                allow_insecure_cluster_options: by_request(&cluster.tls)
-                    .is_some_and(|by| !(by.sni && by.san)),
+                // Envoy refuses options of HTTP that do not check the name, even where there is no TLS to check.
+                allow_insecure_cluster_options: !checked
+                    && (by.is_some() || http_options(cluster).is_some()),
                 ..Default::default()
             };
             out.cluster_discovery_type = Some(parts::ClusterDiscoveryType::ClusterType(

@@ -228,6 +228,26 @@ fn names_resolved_on_demand() {
     );
 }
 
+#[test]
+fn names_resolved_on_demand_are_taken_with_options_of_http() {
+    let name = ClusterName::Outbound {
+        port: 7070,
+        subset: text(""),
+        host: text("*.dyn.example"),
+    };
+    let discovery = Discovery::DynamicDns {
+        host: text("*.dyn.example"),
+        family: DnsFamily::V4Only,
+    };
+    let mut cluster = cluster(name, discovery, Policy::ClusterProvided);
+    let unchecked = |c: &Cluster| {
+        emitted(c)["clusterType"]["typedConfig"]["allowInsecureClusterOptions"] == true
+    };
+    assert!(!unchecked(&cluster));
+    cluster.http = UpstreamHttp::Http2;
+    assert!(unchecked(&cluster), "Envoy refuses the cluster otherwise");
+}
+
 fn original_dst(name: ClusterName, keep_forever: bool) -> Cluster {
     let discovery = Discovery::OriginalDst {
         use_http_header: false,
