@@ -231,6 +231,34 @@ fn parameters(limits: &TlsLimits) -> tls::TlsParameters {
     }
 }
 
+/// Hashes that nothing has.
+const NO_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+const NO_CERTIFICATE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Hashes as written. A listener with one that Envoy cannot read is refused with all its servers, so where no parity with
+/// Istio is asked for such a hash becomes one that nothing has: nobody passes, as nobody would, and other servers work.
+fn pins(written: &[Text], valid: fn(&str) -> bool, nothing: &str, to: &Dialect) -> Vec<String> {
+    let pin = |p: &Text| match to.mesh_identity() || valid(p) {
+        true => value::string(p),
+        false => nothing.to_owned(),
+    };
+    written.iter().map(pin).collect()
+}
+
+/// SHA-256 in base64.
+fn is_key_hash(s: &str) -> bool {
+    let digits = s.strip_suffix('=').unwrap_or_default();
+    let is_digit = |b: u8| b.is_ascii_alphanumeric() || b == b'+' || b == b'/';
+    digits.len() == 43 && digits.bytes().all(is_digit)
+}
+
+/// SHA-256 in hexadecimal, the bytes joined or parted by colons.
+fn is_certificate_hash(s: &str) -> bool {
+    let digits =
+        |part: &str, n: usize| part.len() == n && part.bytes().all(|b| b.is_ascii_hexdigit());
+    digits(s, 64) || s.len() == 95 && s.split(':').all(|byte| digits(byte, 2))
+}
+
 /// What a client's certificate must be. The roots come over SDS unless the proxy reads files itself.
 fn client_check(check: &ClientCheck, dialect: &Dialect) -> ValidationContextType {
     use tls::certificate_validation_context::TrustChainVerification;
@@ -240,8 +268,13 @@ fn client_check(check: &ClientCheck, dialect: &Dialect) -> ValidationContextType
         TrustChainVerification::VerifyTrustChain
     };
     let context = tls::CertificateValidationContext {
-        verify_certificate_spki: strings(&check.key_hashes),
-        verify_certificate_hash: strings(&check.certificate_hashes),
+        verify_certificate_spki: pins(&check.key_hashes, is_key_hash, NO_KEY, dialect),
+        verify_certificate_hash: pins(
+            &check.certificate_hashes,
+            is_certificate_hash,
+            NO_CERTIFICATE,
+            dialect,
+        ),
         crl: check.revoked.as_ref().map(|path| file(path)),
         trust_chain_verification: trust.into(),
         ..Default::default()

@@ -553,6 +553,34 @@ fn a_chosen_prefix_of_statistics_is_not_delimited() {
 }
 
 #[test]
+fn an_unreadable_hash_closes_its_own_server_only() {
+    let roots = SecretSource::Credential(text("kubernetes://a-cacert"));
+    let certificate = SecretSource::Credential(text("kubernetes://a"));
+    let mut listener = gateway(certificate, Some(roots));
+    let good = "0123456789abcdef".repeat(4);
+    if let Some(DownstreamTls::Server(tls)) = &mut listener.chains[0].tls {
+        let check = tls.clients.as_mut().unwrap();
+        check.certificate_hashes = vec![text(&good), text("sha0123")];
+        check.key_hashes = vec![text("AAAA")];
+    }
+    let checked = |dialect: &pilotfish_emit::Dialect| {
+        let body = body(&pilotfish_emit::listener(&listener, dialect));
+        let context =
+            &body["filterChains"][0]["transportSocket"]["typedConfig"]["commonTlsContext"];
+        let check = &context["combinedValidationContext"]["defaultValidationContext"];
+        (
+            check["verifyCertificateHash"].clone(),
+            check["verifyCertificateSpki"].clone(),
+        )
+    };
+    let written = (json!([good, "sha0123"]), json!(["AAAA"]));
+    assert_eq!(checked(&istio()), written);
+    let nobody = format!("{}=", "A".repeat(43));
+    let closed = (json!([good, "0".repeat(64)]), json!([nobody]));
+    assert_eq!(checked(&stock()), closed);
+}
+
+#[test]
 fn gateway_with_a_certificate() {
     let certificate = SecretSource::Credential(text("kubernetes://web-cert"));
     let emitted = emitted(&gateway(certificate, None));
