@@ -238,9 +238,12 @@ const NO_CERTIFICATE: &str = "00000000000000000000000000000000000000000000000000
 /// Hashes as written. A listener with one that Envoy cannot read is refused with all its servers, so where no parity with
 /// Istio is asked for such a hash becomes one that nothing has: nobody passes, as nobody would, and other servers work.
 fn pins(written: &[Text], valid: fn(&str) -> bool, nothing: &str, to: &Dialect) -> Vec<String> {
-    let pin = |p: &Text| match to.mesh_identity() || valid(p) {
-        true => value::string(p),
-        false => nothing.to_owned(),
+    let pin = |p: &Text| {
+        if to.mesh_identity() || valid(p) {
+            value::string(p)
+        } else {
+            nothing.to_owned()
+        }
     };
     written.iter().map(pin).collect()
 }

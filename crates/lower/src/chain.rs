@@ -153,7 +153,7 @@ fn tcp_chains(
     }
     let rest = default_tcp_chain(reader, scope, offer, nets, on_wildcard);
     let taken = out.iter().any(|c| same_traffic(&c.matches, &rest.matches));
-    if !taken && !(offer.protocol.is_tls() && !out.is_empty()) {
+    if !taken && (!offer.protocol.is_tls() || out.is_empty()) {
         out.push(rest);
     }
     out

@@ -298,26 +298,25 @@ fn is_authority(header: &str) -> bool {
     header.eq_ignore_ascii_case(":authority") || header.eq_ignore_ascii_case("host")
 }
 
+/// Headers that are given values; the host is none of them.
+fn given(of: &BTreeMap<String, String>, append: bool) -> impl Iterator<Item = HeaderValue> + '_ {
+    of.iter()
+        .filter(|(k, _)| !is_pseudo(k))
+        .map(move |(k, v)| HeaderValue {
+            name: Text::from(k.as_str()),
+            value: Text::from(v.as_str()),
+            append,
+        })
+}
+
 /// Header operations, and the host they set: that is a rewrite, not a header.
 fn header_ops(h: Option<&Headers>) -> (HeaderOps, Option<Text>) {
     let Some(h) = h else {
         return Default::default();
     };
-    fn values(
-        of: &BTreeMap<String, String>,
-        append: bool,
-    ) -> impl Iterator<Item = HeaderValue> + '_ {
-        of.iter()
-            .filter(|(k, _)| !is_pseudo(k))
-            .map(move |(k, v)| HeaderValue {
-                name: Text::from(k.as_str()),
-                value: Text::from(v.as_str()),
-                append,
-            })
-    }
     let edit = |o: Option<&HeaderOperations>| {
         o.map_or_else(HeaderEdit::default, |o| HeaderEdit {
-            give: values(&o.set, false).chain(values(&o.add, true)).collect(),
+            give: given(&o.set, false).chain(given(&o.add, true)).collect(),
             remove: o
                 .remove
                 .iter()
