@@ -393,7 +393,13 @@ fn sections(
     selectors: &Selectors,
     node_bound: bool,
 ) -> Sections {
-    let workload = facts.addresses.iter().find_map(|a| reader.workload(a));
+    // Pods of other clusters are not known here, whatever has their address.
+    let elsewhere = !facts.cluster.is_empty() && facts.cluster != reader.settings().cluster;
+    let workload = facts
+        .addresses
+        .iter()
+        .find_map(|a| reader.workload(a))
+        .filter(|w| !(elsewhere && w.source.kind == Kind::Pod));
     let labels = match workload {
         Some(w) if facts.labels.is_empty() => w.labels.as_ref(),
         _ => &facts.labels,
@@ -402,8 +408,9 @@ fn sections(
     let v6 = facts.addresses.iter().any(|a| a.contains(':'));
     let families = match (v4, v6) {
         (true, true) if reader.settings().dual_stack => Families::Dual,
+        (true, true) => Families::Both,
         (false, _) => Families::V6,
-        _ => Families::V4,
+        (true, false) => Families::V4,
     };
     let who = Who {
         namespace: facts.namespace.clone(),
@@ -517,6 +524,7 @@ fn sections(
     if facts.dns_capture {
         out.names.push(Section::Names(NameScope {
             client: anyone,
+            network: facts.network.clone(),
             cluster: facts.cluster.clone(),
         }));
     }

@@ -63,6 +63,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) binds: Vec<Text>,
     pub(crate) bind_to_port: bool,
+    /// Other names of the service that the listener shows.
+    pub(crate) aliases: Vec<Text>,
 }
 
 pub(crate) fn same_traffic(a: &ChainMatch, b: &ChainMatch) -> bool {
@@ -87,13 +89,11 @@ pub(crate) fn chains(
 ) -> (Vec<Chain>, Protocol) {
     if offer.protocol.is_http() {
         let detect = on_wildcard && offer.protocol != Protocol::HttpProxy;
-        let chain = http_chain(
-            reader,
-            scope,
-            offer,
-            Text::from(offer.number.to_string()),
-            detect,
-        );
+        let table = match offer.binds.first() {
+            Some(socket) if socket.starts_with("unix://") => socket.clone(),
+            _ => Text::from(offer.number.to_string()),
+        };
+        let chain = http_chain(reader, scope, offer, table, detect);
         return (
             vec![chain],
             if detect {
@@ -195,15 +195,18 @@ fn default_tcp_chain(
     if service.resolution == Resolution::DynamicDns && offer.protocol.is_tls() {
         tcp.forward_by_sni = Some(DnsCache {
             host: service.id.host.clone(),
-            family: cluster::dns_family(scope.client.families),
+            family: cluster::dns_family(reader, scope.client.families),
             port: offer.number,
         });
     }
-    let server_names = if by_name {
-        vec![service.id.host.clone()]
-    } else {
-        Vec::new()
-    };
+    let mut server_names = Vec::new();
+    if by_name {
+        server_names.push(service.id.host.clone());
+        for alias in &offer.aliases {
+            server_names.push(alias.clone());
+            server_names.extend(route::short_names(reader, alias, &scope.client));
+        }
+    }
     chain(
         ChainMatch {
             networks,
@@ -512,7 +515,7 @@ fn http_chain(
     if offer.service.resolution == Resolution::DynamicDns {
         h.dns_caches.push(DnsCache {
             host: offer.service.id.host.clone(),
-            family: cluster::dns_family(scope.client.families),
+            family: cluster::dns_family(reader, scope.client.families),
             port: offer.number,
         });
     }

@@ -10,11 +10,12 @@ use pilotfish_ir::{Cluster, ClusterName, EndpointSet, Millis};
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Port, Reader, Registry, Resolution, Service, ServiceId};
 
+use crate::outbound::V4_FOR_V6;
 use crate::policy::{self, Rule};
 use crate::visibility::Elsewhere;
 use crate::{
-    Client, ClusterScope, EndpointScope, Families, ProxyKind, Text, endpoint, locality, network,
-    upstream_tls, visibility,
+    Client, ClusterScope, EndpointScope, Families, ProxyKind, Text, chain, endpoint, locality,
+    network, upstream_tls, visibility,
 };
 
 /// Clusters every proxy has.
@@ -66,7 +67,7 @@ fn any_host(reader: &Reader<'_>, scope: &ClusterScope) -> Cluster {
 pub(crate) fn any_host_cache(reader: &Reader<'_>, client: &Client) -> AnyHost {
     const MOST: u32 = 1024;
     AnyHost {
-        family: dns_family(client.families),
+        family: dns_family(reader, client.families),
         most: reader
             .settings()
             .features
@@ -163,6 +164,9 @@ fn by_sni(c: &Cluster) -> Cluster {
     out.name = c.name.by_sni();
     out.tls = UpstreamTls::None;
     out.proxy_protocol = None;
+    if let Discovery::Dns { endpoints, .. } = &mut out.discovery {
+        *endpoints = endpoint::by_sni(endpoints);
+    }
     out
 }
 
@@ -316,7 +320,7 @@ impl Upstream<'_, '_> {
             Resolution::DynamicDns => {
                 return Some(Discovery::DynamicDns {
                     host: service.id.host.clone(),
-                    family: dns_family(self.scope.client.families),
+                    family: dns_family(self.reader, self.scope.client.families),
                 });
             }
             Resolution::Dns | Resolution::DnsRoundRobin => self.dns(policy, subset, name)?,
@@ -371,7 +375,7 @@ impl Upstream<'_, '_> {
                 with_health: false,
             },
             logical: service.resolution == Resolution::DnsRoundRobin,
-            family: dns_family(self.scope.client.families),
+            family: dns_family(self.reader, self.scope.client.families),
             refresh: reader
                 .mesh()
                 .dns_refresh_rate
@@ -431,9 +435,11 @@ pub(crate) fn fill(
         .replace("%SERVICE_PORT_NAME%", port_name)
 }
 
-pub(crate) fn dns_family(families: Families) -> DnsFamily {
+/// Which addresses a proxy asks for. One without IPv4 may still be served IPv4 by its node, if the control plane is told so.
+pub(crate) fn dns_family(reader: &Reader<'_>, families: Families) -> DnsFamily {
     match families {
-        Families::V4 => DnsFamily::V4Only,
+        Families::V4 | Families::Both => DnsFamily::V4Only,
+        Families::V6 if chain::feature(reader, V4_FOR_V6, false) => DnsFamily::All,
         Families::V6 => DnsFamily::V6Only,
         Families::Dual => DnsFamily::All,
     }

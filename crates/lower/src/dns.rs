@@ -5,18 +5,22 @@ use std::collections::BTreeMap;
 use pilotfish_ir::dns::Name;
 use pilotfish_mesh::{EndpointHealth, Reader, Registry, Resolution, Service, ServiceId};
 
-use crate::Text;
 use crate::scope::NameScope;
-use crate::visibility;
+use crate::{ProxyKind, Text, chain, visibility};
 
 /// The names of one service: its host, and those of its pods if it is headless.
 pub fn names(reader: &Reader<'_>, scope: &NameScope, id: &ServiceId) -> Vec<Name> {
     let Some(service) = reader.service(id) else {
         return Vec::new();
     };
+    // A gateway has no application that asks.
+    if scope.client.kind == ProxyKind::Router {
+        return Vec::new();
+    }
     let mut addresses = declared(service, scope);
     let mut out = Vec::new();
-    if addresses.is_empty() && service.is_headless() {
+    // What stands for no address is an IPv4 address, which a proxy without IPv4 does not see.
+    if addresses.is_empty() && service.is_headless() && scope.client.families.v4() {
         addresses = headless(reader, scope, service, &mut out);
     }
     if !addresses.is_empty() {
@@ -81,12 +85,16 @@ fn headless(
         .and_then(|e| e.by_port.get(&first))
         .map_or(&[][..], Vec::as_slice);
     let ready = |h| h == EndpointHealth::Healthy || service.publish_not_ready;
+    let same = |a: &Text, b: &Text| a.is_empty() || b.is_empty() || a == b;
+    let across_clusters = chain::feature(reader, "ENABLE_MULTICLUSTER_HEADLESS", true);
     let mut all = Vec::new();
-    let mut by_pod: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
+    let (mut near, mut far): (BTreeMap<Text, Vec<Text>>, BTreeMap<Text, Vec<Text>>) =
+        Default::default();
     for e in endpoints
         .iter()
-        .filter(|e| ready(e.health) && e.cluster == scope.cluster)
+        .filter(|e| ready(e.health) && same(&e.network, &scope.network))
     {
+        let same_cluster = same(&e.cluster, &scope.cluster);
         if e.addresses
             .iter()
             .any(|a| a.parse::<std::net::IpAddr>().is_err())
@@ -94,15 +102,19 @@ fn headless(
             continue;
         }
         if !e.subdomain.is_empty() && !e.hostname.is_empty() {
+            let by_pod = if same_cluster { &mut near } else { &mut far };
             by_pod
                 .entry(Text::from(format!("{}.{}", e.hostname, e.subdomain)))
                 .or_default()
                 .extend(e.addresses.iter().cloned());
         }
-        all.extend(e.addresses.iter().cloned());
+        if same_cluster || across_clusters {
+            all.extend(e.addresses.iter().cloned());
+        }
     }
+    far.append(&mut near);
     let domain = service.id.host.split_once('.').map_or("", |(_, d)| d);
-    pods.extend(by_pod.into_iter().map(|(short, addresses)| Name {
+    pods.extend(far.into_iter().map(|(short, addresses)| Name {
         host: Text::from(format!("{short}.{domain}")),
         addresses,
         registry: registry(service),

@@ -13,6 +13,9 @@ use crate::network::{self, Networks, Way};
 use crate::policy::{self, Rule};
 use crate::{EndpointScope, Text, peer, visibility};
 
+/// The label of services whose sessions may outlive the readiness of an endpoint.
+const SESSIONS: &str = "istio.io/persistent-session";
+
 /// All endpoint sets of one service: one for each port, and one more for each port and subset.
 pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
     let Some(service) = reader.service(id) else {
@@ -45,7 +48,7 @@ pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<E
 
 /// The same endpoints for connections that a gateway passes on by their server name: those that take mutual TLS, because
 /// nothing else is passed on.
-fn by_sni(set: &EndpointSet) -> EndpointSet {
+pub(crate) fn by_sni(set: &EndpointSet) -> EndpointSet {
     let mut out = set.clone();
     out.cluster = out.cluster.by_sni();
     for group in &mut out.groups {
@@ -220,9 +223,14 @@ fn takes(
     if service.node_local && e.node != scope.node {
         return false;
     }
+    if !network::in_view(scope, e) {
+        return false;
+    }
+    let sessions = || service.labels.get(SESSIONS).is_some_and(|v| !v.is_empty());
     match e.health {
         EndpointHealth::Healthy | EndpointHealth::Unknown => {}
         EndpointHealth::Unhealthy if unhealthy_too => {}
+        EndpointHealth::Draining if sessions() => {}
         EndpointHealth::Unhealthy | EndpointHealth::Draining | EndpointHealth::Terminating => {
             return false;
         }

@@ -96,7 +96,7 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
 
 fn empty_listener(scope: &ListenerScope, slot: &Slot<'_>) -> Listener {
     let binds: Vec<Text> = if slot.bind.is_empty() {
-        let all = scope.client.families.wildcards();
+        let all = scope.client.families.entrances();
         all.iter().map(|w| Text::from(*w)).collect()
     } else {
         vec![slot.bind.clone()]

@@ -121,7 +121,7 @@ fn can_bind(
 }
 
 fn wildcards(scope: &InboundScope) -> Vec<Text> {
-    let all = scope.client.families.wildcards();
+    let all = scope.client.families.entrances();
     all.iter().map(|w| Text::from(*w)).collect()
 }
 

@@ -49,12 +49,6 @@ impl<'a> Networks<'a> {
 
     /// How the client gets to an endpoint.
     pub(crate) fn way(&self, e: &Endpoint) -> Way<'a> {
-        if !self.scope.view.is_empty()
-            && !e.network.is_empty()
-            && !self.scope.view.contains(&e.network)
-        {
-            return Way::None;
-        }
         let same = self.scope.network.is_empty()
             || e.network.is_empty()
             || self.scope.network == e.network;
@@ -93,11 +87,16 @@ impl<'a> Networks<'a> {
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| ip.to_canonical().is_ipv4());
         match self.scope.client.families {
-            Families::Dual => true,
+            Families::Dual | Families::Both => true,
             Families::V4 => v4,
             Families::V6 => !v4,
         }
     }
+}
+
+/// Whether the client asked for endpoints of this network.
+pub(crate) fn in_view(scope: &EndpointScope, e: &Endpoint) -> bool {
+    scope.view.is_empty() || e.network.is_empty() || scope.view.contains(&e.network)
 }
 
 /// Spreads the weight of an endpoint over the gateways that lead to it.

@@ -15,6 +15,9 @@ use crate::chain::{self, Offer, PLAIN_HTTP, chains, same_traffic, tcp_to};
 use crate::visibility::{self, Egress, Elsewhere};
 use crate::{Families, Interception, ListenerScope, Text, cluster, route};
 
+/// The switch that lets proxies without IPv4 send to IPv4 addresses.
+pub(crate) const V4_FOR_V6: &str = "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
+
 /// Ports that have outbound listeners.
 pub fn ports(reader: &Reader<'_>, scope: &ListenerScope) -> BTreeSet<u16> {
     let client = &scope.client;
@@ -74,13 +77,8 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
     }
     let rest = Handler::Tcp(undeclared(scope, elsewhere));
     chains.push(chain("virtualOutbound-catchall-tcp", None, rest));
-    let v4_too = scope.client.families == Families::V6
-        && chain::feature(
-            reader,
-            "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS",
-            false,
-        );
-    let wildcards = scope.client.families.wildcards();
+    let v4_too = scope.client.families == Families::V6 && chain::feature(reader, V4_FOR_V6, false);
+    let wildcards = scope.client.families.entrances();
     let more = if v4_too {
         Families::V4.wildcards()
     } else {
@@ -197,15 +195,24 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
                 earlier.locked = true;
             }
         }
-        for service in visibility::services_on_port(reader, &scope.client, &e, port) {
-            let Some(own) = service.port(port) else {
+        let services = if written.is_some() && e.matched_port().is_none() {
+            visibility::services(reader, &scope.client, &e)
+        } else {
+            visibility::services_on_port(reader, &scope.client, &e, port)
+        };
+        for service in services {
+            let own = service.port(port);
+            let Some(protocol) = written.map(|(_, p, _)| p).or(own.map(|p| p.protocol)) else {
                 continue;
             };
+            // Bytes need to know which port of the service is meant; requests say it.
+            if own.is_none() && !protocol.is_http() {
+                continue;
+            }
             // Each address of a ServiceEntry has a listener of its own.
             let each = service.registry == Registry::External
-                && !own.protocol.is_http()
+                && own.is_some_and(|p| !p.protocol.is_http())
                 && e.bind_addresses(&scope.client).is_empty();
-            let protocol = written.map_or(own.protocol, |(_, p, _)| p);
             if !can_bind(reader, scope, &e, port, protocol) {
                 continue;
             }
@@ -215,6 +222,7 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
                 protocol,
                 binds,
                 bind_to_port: e.binds(&scope.client),
+                aliases: visibility::aliases(&e, service),
             };
             let binds = e.bind_addresses(&scope.client);
             if written.is_none()
@@ -339,7 +347,7 @@ fn add(
             offer.binds.clone_from(&wildcards);
         }
     }
-    if offer.binds[0].contains('/') {
+    if chain::network(&offer.binds[0]).is_some() && offer.binds[0].contains('/') {
         networks = std::mem::replace(&mut offer.binds, wildcards.clone());
     }
     let on_wildcard = offer.binds[0] == wildcards[0];
@@ -400,11 +408,7 @@ fn special(new: Protocol, old: Protocol) -> bool {
 
 /// The name of a listener.
 pub(crate) fn listener_name(bind: &str, port: u16) -> Text {
-    if bind.starts_with("unix://") {
-        Text::from(bind)
-    } else {
-        Text::from(format!("{bind}_{port}"))
-    }
+    Text::from(format!("{bind}_{port}"))
 }
 
 fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -> Listener {

@@ -17,6 +17,8 @@ use crate::{Client, ProxyKind, RouteScope, Text, gateway, policy};
 
 /// Largest body of a direct response.
 pub(crate) const LARGEST_RESPONSE: u32 = 1024 * 1024;
+/// The port of HTTP.
+const HTTP: u16 = 80;
 /// The table of the listener that is an HTTP proxy.
 pub(crate) const HTTP_PROXY: &str = "http_proxy";
 
@@ -382,9 +384,14 @@ pub fn virtual_host(
                 .iter()
                 .find(|o| o.key.namespace == *namespace && o.key.name == *name)?;
             let vs = o.get::<VirtualService>()?;
-            let routes = virtual_service::routes(reader, mesh_place(client, table.port()), o, vs);
+            // A table for all ports holds such a host once, for the port of HTTP.
+            let port = match table.port() {
+                0 => HTTP,
+                port => port,
+            };
+            let routes = virtual_service::routes(reader, mesh_place(client, port), o, vs);
             (!routes.is_empty()).then(|| VirtualHost {
-                name: Text::from(format!("{}:{}", domain_name(h), table.port())),
+                name: Text::from(format!("{}:{port}", domain_name(h))),
                 domains: vec![domain_name(h)],
                 routes,
                 attempt_count: client.conduct.attempt_count,
@@ -408,8 +415,10 @@ pub fn virtual_host(
                 .filter(|r| !r.is_empty());
             let domains = match (table, key) {
                 (TableKey::Service(..), _) => vec![Text::from("*")],
-                (_, HostKey::Port(..)) => with_port(domains(reader, client, service), number),
-                _ => domains(reader, client, service),
+                (_, HostKey::Port(..)) => {
+                    with_port(domains(reader, client, table, service), number)
+                }
+                _ => domains(reader, client, table, service),
             };
             Some(VirtualHost {
                 name: Text::from(format!("{}:{}", id.host, port.number)),
@@ -544,15 +553,12 @@ pub(crate) fn domain_name(host: &str) -> Text {
 }
 
 /// Domains of a service: its host, the short forms a client of its namespace or domain may use, and its addresses.
-fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text> {
+fn domains(reader: &Reader<'_>, client: &Client, table: &TableKey, service: &Service) -> Vec<Text> {
     let mut out: Vec<Text> = Vec::new();
-    let aliases = service
-        .aliases
-        .iter()
-        .filter_map(|id| reader.service(id))
-        .filter(|s| visibility::exported(reader, s, client))
-        .map(|s| &s.id.host);
-    for h in std::iter::once(&service.id.host).chain(aliases) {
+    let egress = visibility::egress(reader, client);
+    let aliases =
+        egress_for(&egress, table).map_or_else(Vec::new, |e| visibility::aliases(e, service));
+    for h in std::iter::once(&service.id.host).chain(&aliases) {
         out.push(domain_name(h));
         out.extend(short_names(reader, h, client));
     }
@@ -570,7 +576,6 @@ fn domains(reader: &Reader<'_>, client: &Client, service: &Service) -> Vec<Text>
 
 /// Domains in a table for all ports: each with the port, and without it if that is the port of HTTP.
 fn with_port(domains: Vec<Text>, port: u16) -> Vec<Text> {
-    const HTTP: u16 = 80;
     domains
         .into_iter()
         .flat_map(|d| [Text::from(format!("{d}:{port}")), d])
@@ -579,7 +584,7 @@ fn with_port(domains: Vec<Text>, port: u16) -> Vec<Text> {
 }
 
 /// Short names that the resolver of a client completes to `host`.
-fn short_names(reader: &Reader<'_>, h: &str, client: &Client) -> Vec<Text> {
+pub(crate) fn short_names(reader: &Reader<'_>, h: &str, client: &Client) -> Vec<Text> {
     let mut out = Vec::new();
     if h.parse::<std::net::IpAddr>().is_err() {
         out.push(Text::from(format!("{h}.")));

@@ -29,6 +29,8 @@ pub enum Families {
     V6,
     /// Both, with dual-stack configuration switched on.
     Dual,
+    /// Both, without it: of a service the family it names first is used.
+    Both,
 }
 
 impl Families {
@@ -47,7 +49,16 @@ impl Families {
         match self {
             Self::V4 => &["0.0.0.0"],
             Self::V6 => &["::"],
-            Self::Dual => &["0.0.0.0", "::"],
+            Self::Dual | Self::Both => &["0.0.0.0", "::"],
+        }
+    }
+
+    /// Those of them on which connections are taken that were not dialled to an address of the mesh: intercepted ones,
+    /// and those of a gateway.
+    pub fn entrances(self) -> &'static [&'static str] {
+        match self {
+            Self::Both => &self.wildcards()[..1],
+            _ => self.wildcards(),
         }
     }
 
@@ -56,7 +67,7 @@ impl Families {
         match self {
             Self::V4 => &["127.0.0.1"],
             Self::V6 => &["::1"],
-            Self::Dual => &["127.0.0.1", "::1"],
+            Self::Dual | Self::Both => &["127.0.0.1", "::1"],
         }
     }
 }
@@ -282,7 +293,9 @@ pub struct EndpointScope {
 pub struct NameScope {
     /// The client.
     pub client: Client,
-    /// Cluster it is in: headless services of other clusters are not answered.
+    /// Network it is in: pods of other networks are no answer for headless services.
+    pub network: Text,
+    /// Cluster it is in: its pods are a better answer than those of other clusters that have the same name.
     pub cluster: Text,
 }
 

@@ -119,6 +119,27 @@ impl Egress<'_> {
         Some((number, Protocol::parse(&p.protocol), &p.name))
     }
 
+    /// The port a service must have to be reached through it; `None`: any, because no port is written, or the listener is
+    /// a Unix socket or an HTTP proxy.
+    pub fn matched_port(&self) -> Option<u16> {
+        let (number, protocol, _) = self.port()?;
+        (number != 0 && protocol != Protocol::HttpProxy).then_some(number)
+    }
+
+    /// Whether it shows another name of a service it selects. Only the hosts that select the service are asked, those of
+    /// its namespace first, and in what namespace the other name is declared does not matter.
+    pub fn shows_alias(&self, service: &ServiceId, alias: &str) -> bool {
+        let of = |namespace: &str, host: &str| {
+            let mut hosts = self.hosts.iter().filter(|(ns, _)| **ns == *namespace);
+            hosts.any(|(_, h)| host::covers(h, host))
+        };
+        if of(&service.namespace, &service.host) {
+            of(&service.namespace, alias)
+        } else {
+            of("*", alias)
+        }
+    }
+
     /// Whether its hosts name this service.
     pub fn selects(&self, service: &ServiceId) -> bool {
         let named = |list: &[(Text, Text)]| {
@@ -180,6 +201,14 @@ impl Egress<'_> {
     }
 }
 
+/// Other names of a service that a listener shows, by the namespace that declares them.
+pub fn aliases(egress: &Egress<'_>, service: &Service) -> Vec<Text> {
+    let all = service.aliases.iter().map(|alias| &alias.host);
+    all.filter(|alias| egress.shows_alias(&service.id, alias))
+        .cloned()
+        .collect()
+}
+
 /// Whether a proxy may see a service at all.
 pub fn exported(reader: &Reader<'_>, service: &Service, client: &Client) -> bool {
     client.sees(reader, &service.export_to, &service.id.namespace)
@@ -211,7 +240,7 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
     let mut shown: Vec<Option<u16>> = all
         .iter()
         .filter(|e| exported(reader, service, client) && e.selects(&service.id))
-        .map(|e| e.port().map(|(n, ..)| n))
+        .map(Egress::matched_port)
         .collect();
     if shown.is_empty() {
         let led_to = destinations(reader, client, &all);
@@ -295,7 +324,7 @@ fn destinations<'w>(
             for d in destinations_of(reader, vs, client) {
                 let host = host::resolve(&d.host, &o.key.namespace, &reader.settings().domain);
                 // A listener with a port shows that port only.
-                let port = e.port().map(|(n, ..)| n).or_else(|| {
+                let port = e.matched_port().or_else(|| {
                     let written = d.port.as_ref().map(|p| p.number);
                     written.and_then(|n| u16::try_from(n).ok())
                 });
@@ -442,22 +471,21 @@ pub fn named_addresses(service: &Service, client: &Client) -> Vec<Text> {
 
 /// Addresses of a service as a proxy may use them; the main one first, and [`UNSPECIFIED`] alone if there is none.
 pub fn addresses(service: &Service, client: &Client) -> Vec<Text> {
-    let own: Vec<Text> = service
-        .addresses
-        .iter()
-        .filter(|a| usable(a, client.families))
-        .cloned()
-        .collect();
+    let usable = |all: &[Text]| -> Vec<Text> {
+        let fit = |a: &&Text| usable(a, client.families);
+        let mut out: Vec<Text> = all.iter().filter(fit).cloned().collect();
+        if client.families == Families::Both {
+            let first = out.first().and_then(|a| family_of(a));
+            out.retain(|a| family_of(a) == first);
+        }
+        out
+    };
+    let own = usable(&service.addresses);
     if !own.is_empty() {
         return own;
     }
     if client.dns_capture && service.addresses.is_empty() {
-        let auto: Vec<Text> = service
-            .auto_addresses
-            .iter()
-            .filter(|a| usable(a, client.families))
-            .cloned()
-            .collect();
+        let auto = usable(&service.auto_addresses);
         if !auto.is_empty() {
             return auto;
         }

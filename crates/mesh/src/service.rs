@@ -164,9 +164,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// The port with this number.
+    /// The port with this number. TCP and UDP may share one: that of TCP is meant, since nothing is done with UDP.
     pub fn port(&self, number: u16) -> Option<&Port> {
-        self.ports.iter().find(|p| p.number == number)
+        let mut of_number = self.ports.iter().filter(|p| p.number == number);
+        let streams = of_number.clone().find(|p| p.protocol != Protocol::Udp);
+        streams.or_else(|| of_number.next())
     }
 
     /// A Kubernetes headless service.

@@ -158,7 +158,7 @@ fn pool(
 
 fn source_addresses(families: Families) -> (Text, Vec<Text>) {
     match families {
-        Families::V4 => (Text::from("127.0.0.6"), Vec::new()),
+        Families::V4 | Families::Both => (Text::from("127.0.0.6"), Vec::new()),
         Families::V6 => (Text::from("::6"), Vec::new()),
         Families::Dual => (Text::from("127.0.0.6"), vec![Text::from("::6")]),
     }
@@ -173,6 +173,9 @@ fn passthrough_cluster(reader: &Reader<'_>, scope: &InboundScope) -> Cluster {
     let mut c = cluster::bare(reader, ClusterName::InboundPassthrough, discovery);
     cluster::passthrough(reader, &mut c, &scope.client);
     mark(&mut c, scope);
+    if scope.client.families == Families::Both {
+        c.extra_source_addresses = source_addresses(Families::Dual).1;
+    }
     c
 }
 
