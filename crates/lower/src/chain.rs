@@ -19,8 +19,18 @@ use crate::visibility::Elsewhere;
 use crate::{Client, ListenerScope, Text, cluster, policy, route, visibility};
 
 /// ALPN of HTTP in plain text, as the inspector reports it.
-pub(crate) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
+const PLAIN_HTTP: [&str; 3] = ["http/1.0", "http/1.1", "h2c"];
 const HANDSHAKE: Millis = Millis::secs(15);
+
+/// ALPN of plain HTTP that is taken for HTTP. HTTP/1.0 would only be refused, unless all proxies accept it; as bytes it may
+/// get through.
+pub(crate) fn plain_http(reader: &Reader<'_>) -> &'static [&'static str] {
+    if feature(reader, "PILOT_HTTP10", false) {
+        &PLAIN_HTTP
+    } else {
+        &PLAIN_HTTP[1..]
+    }
+}
 
 /// Bytes to one cluster that names its own statistics.
 pub(crate) fn tcp_to(cluster: ClusterName, side: Side) -> Tcp {
@@ -522,7 +532,7 @@ fn http_chain(
     let matches = if detect {
         ChainMatch {
             transport: Some(Transport::Plain),
-            alpn: PLAIN_HTTP.iter().map(|s| Text::from(*s)).collect(),
+            alpn: plain_http(reader).iter().map(|s| Text::from(*s)).collect(),
             ..Default::default()
         }
     } else {

@@ -138,6 +138,11 @@ pub(crate) fn groups(
             .as_ref()
             .is_none_or(|o| o.min_health_percent <= 0);
     let networks = Networks::new(reader, scope);
+    let networks = if dns {
+        networks.of_names(all)
+    } else {
+        networks
+    };
     let mut by_place: std::collections::BTreeMap<String, (Group<Candidate>, network::Shares<'_>)> =
         std::collections::BTreeMap::new();
     for e in all

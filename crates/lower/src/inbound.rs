@@ -416,7 +416,6 @@ const MUTUAL_ANY: [&str; 5] = [
     "istio-http/1.1",
     "istio-h2",
 ];
-const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
 /// The chains of one port, by what its policy demands.
 fn port_chains(
@@ -426,6 +425,7 @@ fn port_chains(
     mode: Mode,
 ) -> Vec<Chain> {
     let (tls, plain) = (Some(Transport::Tls), Some(Transport::Plain));
+    let plain_http = chain::plain_http(reader);
     let chain = |http: bool, mutual: bool, transport: Option<Transport>, alpn: &[&str]| {
         let tls = mutual.then(|| DownstreamTls::Mutual(server_tls(reader, scope, http)));
         one_chain(reader, scope, s, http, tls, transport, alpn)
@@ -443,7 +443,7 @@ fn port_chains(
         ],
         Mode::Permissive if auto => vec![
             chain(true, true, tls, &MUTUAL_HTTP),
-            chain(true, false, plain, &PLAIN_HTTP),
+            chain(true, false, plain, plain_http),
             chain(false, true, tls, &MUTUAL_TCP),
             chain(false, false, plain, &[]),
             chain(false, false, tls, &[]),
@@ -459,7 +459,7 @@ fn port_chains(
         ],
         Mode::Strict => vec![chain(http, true, tls, &[])],
         Mode::Plain if auto => vec![
-            chain(true, false, plain, &PLAIN_HTTP),
+            chain(true, false, plain, plain_http),
             chain(false, false, plain, &[]),
         ],
         Mode::Plain => vec![chain(http, false, plain, &[])],

@@ -42,6 +42,17 @@ impl<'a> Networks<'a> {
         }
     }
 
+    /// The same for a list that a proxy resolves itself: without endpoints behind gateways there is nothing to share.
+    pub(crate) fn of_names(mut self, endpoints: &[Arc<Endpoint>]) -> Self {
+        if !endpoints
+            .iter()
+            .any(|e| matches!(self.way(e), Way::Through(_)))
+        {
+            self.scale = 1;
+        }
+        self
+    }
+
     /// The weight of an endpoint.
     pub(crate) fn weight(&self, weight: u32) -> u32 {
         weight.max(1).saturating_mul(self.scale)

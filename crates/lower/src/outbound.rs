@@ -11,7 +11,7 @@ use pilotfish_ir::listener::{
 use pilotfish_ir::{ClusterName, Listener, Millis, RouteTable};
 use pilotfish_mesh::{Protocol, Reader, Registry, Resolution, Service};
 
-use crate::chain::{self, Offer, PLAIN_HTTP, chains, same_traffic, tcp_to};
+use crate::chain::{self, Offer, chains, same_traffic, tcp_to};
 use crate::visibility::{self, Egress, Elsewhere};
 use crate::{Families, Interception, ListenerScope, Text, cluster, route};
 
@@ -72,7 +72,10 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
             None,
             Handler::Http(http),
         );
-        c.matches.alpn = PLAIN_HTTP.iter().map(|s| Text::from(*s)).collect();
+        c.matches.alpn = chain::plain_http(reader)
+            .iter()
+            .map(|s| Text::from(*s))
+            .collect();
         chains.push(c);
     }
     let rest = Handler::Tcp(undeclared(scope, elsewhere));

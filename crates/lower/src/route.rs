@@ -13,7 +13,7 @@ use pilotfish_mesh::{ExportTo, Port, Protocol, Reader, Resolution, Service, Serv
 
 use crate::virtual_service::{self, Place};
 use crate::visibility::{self, Egress, Elsewhere};
-use crate::{Client, ProxyKind, RouteScope, Text, gateway, policy};
+use crate::{Client, ProxyKind, RouteScope, Text, chain, gateway, policy};
 
 /// Largest body of a direct response.
 pub(crate) const LARGEST_RESPONSE: u32 = 1024 * 1024;
@@ -586,7 +586,8 @@ fn with_port(domains: Vec<Text>, port: u16) -> Vec<Text> {
 /// Short names that the resolver of a client completes to `host`.
 pub(crate) fn short_names(reader: &Reader<'_>, h: &str, client: &Client) -> Vec<Text> {
     let mut out = Vec::new();
-    if h.parse::<std::net::IpAddr>().is_err() {
+    let absolute = chain::feature(reader, "PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN", true);
+    if absolute && h.parse::<std::net::IpAddr>().is_err() {
         out.push(Text::from(format!("{h}.")));
     }
     if let Some((full, domain)) = h.split_once(".svc.")

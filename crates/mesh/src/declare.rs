@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use pilotfish_config::core::{
-    Protocol as Transport, Service as KubeService, ServiceType, TrafficPolicy,
+    Protocol as Transport, Service as KubeService, ServiceType, TrafficPolicy, node_selector,
 };
 use pilotfish_config::mesh::{LabelSelector, Visibility};
 use pilotfish_config::networking::{Location, Resolution as Wanted, ServiceEntry};
 use pilotfish_config::{Diagnostic, Kind, Labels, Object};
 
-use crate::service::TrafficDistribution;
+use crate::service::{OnNodes, TrafficDistribution};
 use crate::view::View;
 use crate::{
     ExportTo, Port, Protocol, Registry, Resolution, Service, ServiceId, Text, alias, allocation,
@@ -24,6 +24,8 @@ pub(crate) type Report<'a> = &'a mut dyn FnMut(Diagnostic);
 /// Reports nothing.
 pub(crate) fn ignore(_: Diagnostic) {}
 
+/// Which nodes lead to a gateway from other networks.
+const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 
 fn texts(map: &BTreeMap<String, String>) -> Labels {
@@ -236,6 +238,15 @@ impl View<'_> {
                     ip => ip,
                 });
         let balancers = balancers.filter(|_| spec.r#type == ServiceType::LoadBalancer);
+        let nodes = object.meta.annotations.get(NODE_SELECTOR);
+        let on_nodes = nodes
+            .filter(|_| spec.r#type == ServiceType::NodePort)
+            .map(|selector| {
+                Box::new(OnNodes {
+                    selector: texts(&node_selector(selector)),
+                    ports: spec.ports.iter().map(|p| (p.port, p.node_port)).collect(),
+                })
+            });
         Service {
             id: id.clone(),
             name: object.key.name.clone(),
@@ -271,6 +282,7 @@ impl View<'_> {
                 .filter(|a| !a.is_empty())
                 .map(Text::from)
                 .collect(),
+            on_nodes,
             passthrough_ports: BTreeMap::new(),
         }
     }
@@ -355,6 +367,7 @@ impl View<'_> {
             node_local: false,
             traffic_distribution: self.distribution(object, None),
             external_addresses: Vec::new(),
+            on_nodes: None,
             passthrough_ports,
         }
     }

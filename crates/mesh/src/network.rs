@@ -3,6 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use pilotfish_config::core::{Node, NodeAddress};
+use pilotfish_config::{Kind, Object};
+
+use crate::service::OnNodes;
 use crate::view::NETWORK;
 use crate::{Registry, Service, Text, World};
 
@@ -25,7 +29,8 @@ pub struct NetworkGateway {
 
 /// Whether a service may be a gateway.
 pub(crate) fn may_be_gateway(service: &Service) -> bool {
-    service.registry == Registry::Kubernetes && !service.external_addresses.is_empty()
+    service.registry == Registry::Kubernetes
+        && (!service.external_addresses.is_empty() || service.on_nodes.is_some())
 }
 
 /// All gateways, by network and address. Those whose address is a name are left out: nobody resolves it.
@@ -49,23 +54,40 @@ pub(crate) fn gateways(world: &World) -> Vec<NetworkGateway> {
         .iter()
         .filter(|service| may_be_gateway(service))
     {
+        let addresses = match &service.on_nodes {
+            Some(on_nodes) if service.external_addresses.is_empty() => nodes(world, on_nodes),
+            _ => service.external_addresses.clone(),
+        };
         for (network, port) in fronted(world, service) {
-            found.extend(
-                service
-                    .external_addresses
-                    .iter()
-                    .map(|address| NetworkGateway {
-                        network: network.clone(),
-                        address: address.clone(),
-                        port,
-                        cluster: world.settings.cluster.clone(),
-                    }),
-            );
+            let of_nodes = service.on_nodes.as_ref().and_then(|n| n.ports.get(&port));
+            found.extend(addresses.iter().map(|address| NetworkGateway {
+                network: network.clone(),
+                address: address.clone(),
+                port: of_nodes.copied().unwrap_or(port),
+                cluster: world.settings.cluster.clone(),
+            }));
         }
     }
     let usable =
         |gateway: &NetworkGateway| gateway.port > 0 && gateway.address.parse::<IpAddr>().is_ok();
     found.into_iter().filter(usable).collect()
+}
+
+/// The addresses by which the nodes of a service are reached from outside.
+fn nodes(world: &World, on_nodes: &OnNodes) -> Vec<Text> {
+    let selected = world.snapshot.list(Kind::Node).filter(|node| {
+        let has = |(key, value): (&Text, &Text)| node.meta.labels.get(key) == Some(value);
+        on_nodes.selector.iter().all(has)
+    });
+    selected.filter_map(|node| external_address(node)).collect()
+}
+
+/// The address by which a node is reached from outside its network.
+fn external_address(node: &Object) -> Option<Text> {
+    let addresses = node.get::<Node>().map_or(&[][..], |n| &n.addresses);
+    let outside = |a: &&NodeAddress| a.r#type == "ExternalIP" && !a.address.is_empty();
+    let found = addresses.iter().find(outside)?;
+    Some(Text::from(found.address.as_str()))
 }
 
 /// The networks that a service fronts, by its label, else by the mesh networks.

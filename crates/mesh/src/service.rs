@@ -159,8 +159,19 @@ pub struct Service {
     pub traffic_distribution: TrafficDistribution,
     /// Addresses by which it is reached from outside the cluster: load balancers, then external IPs.
     pub external_addresses: Vec<Text>,
+    /// The ports of nodes by which it is reached from outside the cluster, if it says which nodes.
+    pub on_nodes: Option<Box<OnNodes>>,
     /// Port to connect to by port number, where the address is the application's choice but the port is not.
     pub passthrough_ports: BTreeMap<u16, u16>,
+}
+
+/// A service that is reached through ports of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnNodes {
+    /// Labels of the nodes.
+    pub selector: Labels,
+    /// Port of the nodes by port of the service.
+    pub ports: BTreeMap<u16, u16>,
 }
 
 impl Service {

@@ -161,3 +161,35 @@ fn an_external_name_is_an_alias() {
     assert_eq!(world.services[&older].alias_of, Some(web.host));
     assert_eq!(world.services[&older].resolution, Resolution::Alias);
 }
+
+#[test]
+fn nodes_lead_to_a_gateway_by_their_external_address() {
+    let gateway = |annotation: &str| {
+        world(&format!(
+            r#"
+{{apiVersion: v1, kind: Node, metadata: {{name: a, labels: {{edge: "yes"}}}}, status: {{addresses: [{{type: InternalIP, address: 172.18.0.1}}, {{type: ExternalIP, address: 198.51.100.1}}]}}}}
+---
+{{apiVersion: v1, kind: Node, metadata: {{name: b, labels: {{edge: "no"}}}}, status: {{addresses: [{{type: ExternalIP, address: 198.51.100.2}}]}}}}
+---
+{{apiVersion: v1, kind: Node, metadata: {{name: c, labels: {{edge: "yes"}}}}, status: {{addresses: [{{type: InternalIP, address: 172.18.0.3}}]}}}}
+---
+{{apiVersion: v1, kind: Service, metadata: {{name: cross, namespace: istio-system, labels: {{topology.istio.io/network: two}}, annotations: {{{annotation}}}}}, spec: {{type: NodePort, clusterIP: 10.96.0.3, ports: [{{name: tls, port: 15443, nodePort: 31443}}]}}}}
+"#
+        ))
+    };
+    let found = |annotation: &str| -> Vec<String> {
+        let world = gateway(annotation);
+        let all = world.network_gateways().iter();
+        all.map(|g| format!("{} {}:{}", g.network, g.address, g.port))
+            .collect()
+    };
+    assert!(found("").is_empty(), "no nodes are named");
+    assert_eq!(
+        found(r#"traffic.istio.io/nodeSelector: '{"edge": "yes"}'"#),
+        ["two 198.51.100.1:31443"]
+    );
+    assert_eq!(
+        found("traffic.istio.io/nodeSelector: '{}'"),
+        ["two 198.51.100.1:31443", "two 198.51.100.2:31443"]
+    );
+}

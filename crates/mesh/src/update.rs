@@ -20,6 +20,8 @@ use crate::{
 struct Dirty {
     services: BTreeSet<ServiceId>,
     addresses: BTreeSet<Text>,
+    /// Nodes, and with them the gateways that are reached through their ports.
+    nodes: bool,
     everything: bool,
 }
 
@@ -188,6 +190,7 @@ impl<'a> Step<'a> {
                 }
             }
             Kind::Node => {
+                self.dirty.nodes = true;
                 let localities: Vec<_> = versions.iter().map(|node| node_locality(node)).collect();
                 if versions.len() == 2 && localities[0] == localities[1] {
                     return;
@@ -343,7 +346,8 @@ impl<'a> Step<'a> {
         let versions = changes
             .iter()
             .flat_map(|(old, new)| old.iter().copied().chain(new));
-        if self.facts.contains(&Fact::Mesh)
+        if self.dirty.nodes
+            || self.facts.contains(&Fact::Mesh)
             || versions.into_iter().any(|s| network::may_be_gateway(s))
         {
             let gateways = network::gateways(&self.next);

@@ -93,6 +93,11 @@ api! {
     }
 }
 
+/// Reads a selector of nodes as annotations write it: a JSON object of labels. What is none selects all nodes.
+pub fn node_selector(text: &str) -> BTreeMap<String, String> {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
 /// A port by number or by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a number or a name")]
