@@ -27,6 +27,10 @@ mod tls;
 mod version;
 mod writer;
 
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;

@@ -325,13 +325,13 @@ impl Sheet {
     }
 
     /// Publishes the hosts of a table as resources of their own. Hosts that are what they were are not looked at.
-    fn publish_apart(&mut self, before: Option<Spliced>, now: &mut Spliced, work: &Work<'_>) {
+    fn publish_apart(&mut self, before: Option<&Spliced>, now: &mut Spliced, work: &Work<'_>) {
         let mut in_order: Vec<&Arc<PieceKey>> = now.at.keys().collect();
         in_order.sort_unstable_by_key(|key| now.at[*key]);
         let (mut came, mut left) = (Vec::new(), Vec::new());
         for key in in_order {
             let part = &now.parts[now.at[key]];
-            let old = before.as_ref().and_then(|b| Some((b, *b.at.get(key)?)));
+            let old = before.and_then(|b| Some((b, *b.at.get(key)?)));
             now.apart.push(match old {
                 Some((b, i)) if Arc::ptr_eq(&b.parts[i], part) => b.apart[i].clone(),
                 _ => {
@@ -342,9 +342,12 @@ impl Sheet {
                 }
             });
         }
-        for (key, i) in before.iter().flat_map(|b| &b.at) {
+        for (b, (key, i)) in before
+            .into_iter()
+            .flat_map(|b| b.at.iter().map(move |at| (b, at)))
+        {
             if !now.at.contains_key(key) {
-                left.extend(before.iter().map(|b| b.apart[*i].clone()));
+                left.push(b.apart[*i].clone());
             }
         }
         self.withdraw(&left, &now.apart);
@@ -405,7 +408,7 @@ impl Sheet {
         }
         if let Section::Hosts(..) = work.section {
             let before = self.tables.remove(table);
-            self.publish_apart(before, &mut spliced, work);
+            self.publish_apart(before.as_ref(), &mut spliced, work);
         } else {
             spliced.sources = self.table_sources(table, &spliced.parts);
             let whole = route::table(table);

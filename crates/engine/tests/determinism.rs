@@ -1,5 +1,10 @@
 //! The same objects give the same bytes, in whatever order and portions they come.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "tests; the inputs of others are named by the environment"
+)]
 
 mod common;
 

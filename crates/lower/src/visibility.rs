@@ -244,7 +244,9 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
         .collect();
     if shown.is_empty() {
         let led_to = destinations(reader, client, &all);
-        if let Some(d) = led_to.get(&service.id.host) {
+        if let Some(d) = led_to.get(&service.id.host)
+            && self::led_to(reader, client, &service.id.host).is_some_and(|id| id == service.id)
+        {
             d.by.iter().for_each(|o| reader.uses(&o.key));
             shown.extend(&d.ports);
         }

@@ -605,22 +605,28 @@ fn a_sidecar_uses_the_virtual_services_it_imports() {
 #[test]
 fn conditions_on_claims_are_no_conditions_on_headers() {
     let text = service("bank", "pay")
+        + "{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: edge, namespace: pay}, spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}}\n---\n"
         + &virtual_service(
             "bank",
             "pay",
-            "{hosts: [bank], http: [{match: [{headers: {'@request.auth.claims.a.b': {exact: x}, plain: {exact: w}}, withoutHeaders: {'@Request.auth.claims[c.d][e]': {prefix: z}}}], route: [{destination: {host: bank}}]}]}",
+            "{hosts: [bank.example], gateways: [edge], http: [{match: [{headers: {'@request.auth.claims.a.b': {exact: x}, plain: {exact: w}}, withoutHeaders: {'@request.auth.claims[c.d][e]': {prefix: z}}}], route: [{destination: {host: bank}}]}]}",
         );
     let world = world(&text);
+    let who = Who {
+        namespace: "pay".into(),
+        dns_domain: "pay.svc.cluster.local".into(),
+        labels: [("app".into(), "edge".into())].into(),
+    };
     let scope = RouteScope {
-        client: client("pay", &[]),
+        client: Client::new(ProxyKind::Router, Families::V4, who),
         instances: Vec::new(),
         http_proxy: false,
     };
     let host = route::virtual_host(
         &Reader::new(&world),
         &scope,
-        &route::TableKey::Port(80),
-        &route::HostKey::Service(id("bank", "pay")),
+        &route::TableKey::Gateway("http.80".into()),
+        &route::HostKey::Gateway("bank.example".into()),
     )
     .unwrap();
     let matches = &host.routes[0].matches;

@@ -228,6 +228,9 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
             .into_iter()
             .map(Fact::Sidecars),
     );
+    if a.sidecar_namespaces != b.sidecar_namespaces {
+        out.insert(Fact::SidecarNamespaces);
+    }
     if !same_objects(&a.gateways, &b.gateways) {
         out.insert(Fact::Gateways);
     }
