@@ -225,7 +225,7 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
                 protocol,
                 binds,
                 bind_to_port: e.binds(&scope.client),
-                aliases: visibility::aliases(&e, service),
+                aliases: visibility::aliases(reader, &e, service),
             };
             let binds = e.bind_addresses(&scope.client);
             if written.is_none()

@@ -556,8 +556,8 @@ pub(crate) fn domain_name(host: &str) -> Text {
 fn domains(reader: &Reader<'_>, client: &Client, table: &TableKey, service: &Service) -> Vec<Text> {
     let mut out: Vec<Text> = Vec::new();
     let egress = visibility::egress(reader, client);
-    let aliases =
-        egress_for(&egress, table).map_or_else(Vec::new, |e| visibility::aliases(e, service));
+    let aliases = egress_for(&egress, table)
+        .map_or_else(Vec::new, |e| visibility::aliases(reader, e, service));
     for h in std::iter::once(&service.id.host).chain(&aliases) {
         out.push(domain_name(h));
         out.extend(short_names(reader, h, client));

@@ -202,10 +202,13 @@ impl Egress<'_> {
 }
 
 /// Other names of a service that a listener shows, by the namespace that declares them.
-pub fn aliases(egress: &Egress<'_>, service: &Service) -> Vec<Text> {
-    let all = service.aliases.iter().map(|alias| &alias.host);
-    all.filter(|alias| egress.shows_alias(&service.id, alias))
-        .cloned()
+pub fn aliases(reader: &Reader<'_>, egress: &Egress<'_>, service: &Service) -> Vec<Text> {
+    service
+        .aliases
+        .iter()
+        .filter(|alias| egress.shows_alias(&service.id, &alias.host))
+        .filter(|alias| reader.service(alias).is_some())
+        .map(|alias| alias.host.clone())
         .collect()
 }
 

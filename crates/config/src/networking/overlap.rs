@@ -178,7 +178,7 @@ mod tests {
                 r#"{"uri": {"prefix": "/a"}}"#,
                 r#"{"uri": {"exact": "/a/b"}}"#,
             ),
-            (r#"{"uri": {"prefix": "/"}, "port": 80}"#, r#"{"port": 80}"#),
+            (r#"{"uri": {"prefix": "/"}}"#, r#"{"port": 80}"#),
             (
                 r#"{"uri": {"prefix": "/A"}, "ignoreUriCase": true}"#,
                 r#"{"uri": {"prefix": "/ab"}}"#,
