@@ -101,7 +101,7 @@ fn order_does_not_matter_to_inputs_of_others() {
 }
 
 proptest! {
-    #![proptest_config(common::cases(120))]
+    #![proptest_config(common::cases(60))]
 
     #[test]
     fn order_and_portions_do_not_matter(

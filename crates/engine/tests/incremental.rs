@@ -152,7 +152,7 @@ fn run(bench: &mut Bench, steps: Vec<Step>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(common::cases(120))]
+    #![proptest_config(common::cases(60))]
 
     #[test]
     fn step_by_step_is_as_from_scratch(steps in steps(60), dual_stack in any::<bool>(), furnished in any::<bool>()) {

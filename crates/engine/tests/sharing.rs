@@ -84,7 +84,7 @@ fn made_from(dump: &Dump, kind: &'static str, source: &str) -> Vec<Touched> {
 const SOCKET: &str = "unix:///tmp/egress.sock";
 
 proptest! {
-    #![proptest_config(common::cases(60))]
+    #![proptest_config(common::cases(40))]
 
     #[test]
     fn a_weight_touches_one_route_table(texts in common::mesh(25), furnished in any::<bool>(), first in 1u32..50, second in 50u32..99) {
