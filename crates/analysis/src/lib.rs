@@ -1,7 +1,7 @@
 //! What is wrong with a mesh as a whole: everything that is ignored, dropped or shadowed, said aloud.
 //!
 //! Mistakes within one object are found when it is read (`config`). What shows only when objects are seen together is
-//! found here, from a [`World`], by a list of independent checks. Each reads the world through a [`Scene`], which records
+//! found here, from a [`World`], by a list of independent checks. Each reads the world through a `Scene`, which records
 //! the kinds of objects it read; an [`Analyzer`] runs those checks again whose kinds have changed since, and no others.
 //! A check that looks at each object on its own runs for the objects that changed, unless others that it read did too.
 //! Nothing here is on the way of a push: whoever wants to know asks.
