@@ -152,13 +152,6 @@ pub(crate) struct ServeArgs {
     /// xDS over TLS; open if --tls-cert-file and --tls-key-file are given
     #[arg(long, alias = "secureGRPCAddr", value_name = "ADDR", default_value = ":15012", help_heading = ADDRESSES)]
     pub(crate) secure_grpc_addr: String,
-    /// For tests: believe proxies of this host who they say they are, and give them the secrets of their namespace.
-    /// Needs a --grpc-addr on loopback
-    #[arg(long, help_heading = ADDRESSES)]
-    pub(crate) insecure_trust_local_proxies: bool,
-    /// Send whole route tables to every proxy, instead of virtual hosts one by one to those that can take them
-    #[arg(long, help_heading = ADDRESSES)]
-    pub(crate) whole_route_tables: bool,
     /// /ready and the debug pages
     #[arg(long, alias = "httpAddr", value_name = "ADDR", default_value = ":8080", help_heading = ADDRESSES)]
     pub(crate) http_addr: String,
@@ -181,7 +174,14 @@ pub(crate) struct ServeArgs {
     /// Authority whose client certificates are believed, PEM: a proxy that shows one is given the secrets of its namespace
     #[arg(long, alias = "caCertFile", value_name = "FILE", help_heading = "TLS")]
     pub(crate) ca_cert_file: Option<PathBuf>,
+    /// For tests: believe proxies of this host who they say they are, and give them the secrets of their namespace.
+    /// Needs a --grpc-addr on loopback
+    #[arg(long, help_heading = "TLS")]
+    pub(crate) insecure_trust_local_proxies: bool,
 
+    /// Send whole route tables to every proxy, instead of virtual hosts one by one to those that can take them
+    #[arg(long, help_heading = CONNECTIONS)]
+    pub(crate) whole_route_tables: bool,
     /// Idle time before a connection is probed [default: $GRPC_KEEPALIVE_INTERVAL or 30s]
     #[arg(long, alias = "keepaliveInterval", value_name = "TIME", help_heading = CONNECTIONS)]
     pub(crate) keepalive_interval: Option<Duration>,

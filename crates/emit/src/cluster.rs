@@ -135,40 +135,15 @@ fn discover(out: &mut pb::Cluster, cluster: &ir::Cluster, name: &str, dialect: &
             let cache = dns_cache(host, *family);
             let by = by_request(&cluster.tls);
             let checked = by.is_some_and(|by| by.sni && by.san);
-            let config = forward::ClusterConfig {
-                cluster_implementation_specifier: Some(
-                    forward::cluster_config::ClusterImplementationSpecifier::DnsCacheConfig(cache),
-                ),
-                // Envoy refuses options of HTTP that do not check the name, even where there is no TLS to check.
-                allow_insecure_cluster_options: !checked
-                    && (by.is_some() || http_options(cluster).is_some()),
-                ..Default::default()
-            };
-            out.cluster_discovery_type = Some(parts::ClusterDiscoveryType::ClusterType(
-                parts::CustomClusterType {
-                    name: "envoy.clusters.dynamic_forward_proxy".to_owned(),
-                    typed_config: Some(pilotfish_protos::any(&config)),
-                },
-            ));
+            // Envoy refuses options of HTTP that do not check the name, even where there is no TLS to check.
+            let insecure = !checked && (by.is_some() || http_options(cluster).is_some());
+            out.cluster_discovery_type = Some(on_demand(cache, insecure));
             return;
         }
         Discovery::AnyHost(hosts) if dialect.has(Extension::DynamicForwardProxyCluster) => {
-            let config = forward::ClusterConfig {
-                cluster_implementation_specifier: Some(
-                    forward::cluster_config::ClusterImplementationSpecifier::DnsCacheConfig(
-                        any_host_cache(hosts),
-                    ),
-                ),
-                // Without TLS there is no server name to check, which Envoy wants to hear.
-                allow_insecure_cluster_options: cluster.tls == UpstreamTls::None,
-                ..Default::default()
-            };
-            out.cluster_discovery_type = Some(parts::ClusterDiscoveryType::ClusterType(
-                parts::CustomClusterType {
-                    name: "envoy.clusters.dynamic_forward_proxy".to_owned(),
-                    typed_config: Some(pilotfish_protos::any(&config)),
-                },
-            ));
+            // Without TLS there is no server name to check, which Envoy wants to hear.
+            let insecure = cluster.tls == UpstreamTls::None;
+            out.cluster_discovery_type = Some(on_demand(any_host_cache(hosts), insecure));
             return;
         }
         // Nothing stands in for resolving on demand: a cluster without endpoints fails requests, not the update.
@@ -187,6 +162,20 @@ pub(crate) fn dns_cache(host: &str, family: DnsFamily) -> DnsCacheConfig {
         dns_lookup_family: lookup_family(family),
         ..Default::default()
     }
+}
+
+/// A cluster whose hosts are resolved when they are asked for.
+fn on_demand(cache: DnsCacheConfig, insecure: bool) -> parts::ClusterDiscoveryType {
+    use forward::cluster_config::ClusterImplementationSpecifier::DnsCacheConfig as Cache;
+    let config = forward::ClusterConfig {
+        cluster_implementation_specifier: Some(Cache(cache)),
+        allow_insecure_cluster_options: insecure,
+        ..Default::default()
+    };
+    parts::ClusterDiscoveryType::ClusterType(parts::CustomClusterType {
+        name: "envoy.clusters.dynamic_forward_proxy".to_owned(),
+        typed_config: Some(pilotfish_protos::any(&config)),
+    })
 }
 
 /// The cache of hosts that nobody declared.

@@ -59,6 +59,7 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
             for s in &slot.servers {
                 all.all[*s].report(
                     reader,
+                    "privileged-port",
                     format!("the proxy may not bind ports below {FIRST_UNPRIVILEGED}"),
                 );
             }

@@ -12,8 +12,30 @@ use pilotfish_ir::secret::{Secret, SecretContent};
 use pilotfish_ir::tls::SecretSource;
 use pilotfish_mesh::Reader;
 
-use crate::server_tls::{self, ROOTS};
-use crate::{SecretScope, gateway};
+use crate::{SecretScope, gateway, server_tls};
+
+/// Roots stand beside a certificate under its name with this ending.
+pub(crate) const ROOTS: &str = "-cacert";
+/// Stands for the workload's own certificate.
+const OWN: &str = "builtin://";
+/// Names nothing, and is asked for as it is.
+const INVALID: &str = "invalid://";
+
+/// The secret that a `credentialName` names.
+pub(crate) fn credential(name: &str) -> SecretSource {
+    const KINDS: [&str; 3] = ["kubernetes://", "kubernetes-gateway://", "configmap://"];
+    // Without a secret server of the user's own, its secrets are looked for in the cluster.
+    let name = name.strip_prefix("sds://").unwrap_or(name);
+    if name == OWN || name.strip_prefix(OWN) == Some(ROOTS) {
+        SecretSource::Workload
+    } else if name.starts_with(INVALID) {
+        SecretSource::Credential(Text::from(INVALID))
+    } else if KINDS.iter().any(|kind| name.starts_with(kind)) {
+        SecretSource::Credential(Text::from(name))
+    } else {
+        SecretSource::Credential(Text::from(format!("kubernetes://{name}")))
+    }
+}
 
 /// The names a proxy may ask for, whether something stands behind them or not.
 pub fn names(reader: &Reader<'_>, scope: &SecretScope) -> BTreeSet<Text> {

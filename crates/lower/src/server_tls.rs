@@ -8,11 +8,7 @@ use pilotfish_ir::tls::{
 use pilotfish_mesh::Reader;
 
 use crate::Text;
-
-/// Roots stand beside a certificate under its name with this ending.
-pub(crate) const ROOTS: &str = "-cacert";
-/// Stands for the workload's own certificate.
-const OWN: &str = "builtin://";
+use crate::secret::{ROOTS, credential};
 
 /// The TLS of a server that terminates it. `own`: files that stand in for the workload's certificate; `bytes`: what is
 /// inside is not HTTP.
@@ -69,27 +65,6 @@ pub(crate) fn credentials(tls: &ServerTlsSettings) -> Vec<SecretSource> {
     let (mut out, clients) = by_credential(tls, true);
     out.extend(clients.and_then(|c| c.roots));
     out
-}
-
-/// The secret that a `credentialName` names.
-pub(crate) fn credential(name: &str) -> SecretSource {
-    const KINDS: [&str; 4] = [
-        "kubernetes://",
-        "kubernetes-gateway://",
-        "configmap://",
-        "invalid://",
-    ];
-    // Without a secret server of the user's own, its secrets are looked for in the cluster.
-    let name = name.strip_prefix("sds://").unwrap_or(name);
-    if name == OWN || name.strip_prefix(OWN) == Some(ROOTS) {
-        SecretSource::Workload
-    } else if name.starts_with("invalid://") {
-        SecretSource::Credential(Text::from("invalid://"))
-    } else if KINDS.iter().any(|kind| name.starts_with(kind)) {
-        SecretSource::Credential(Text::from(name))
-    } else {
-        SecretSource::Credential(Text::from(format!("kubernetes://{name}")))
-    }
 }
 
 fn by_credential(tls: &ServerTlsSettings, check: bool) -> (Vec<SecretSource>, Option<ClientCheck>) {

@@ -8,6 +8,7 @@ use pilotfish_ir::tls::{ByRequest, CustomTls, MutualTls, SecretSource, TlsLimits
 use pilotfish_mesh::{Reader, Registry};
 
 use crate::cluster::Upstream;
+use crate::secret::credential;
 use crate::{ProxyKind, Text, peer};
 
 /// The server name the mesh's mutual TLS sends: it names the cluster, with characters a host name may have.
@@ -150,16 +151,6 @@ fn lacks_credential(upstream: &Upstream<'_, '_>, t: &ClientTlsSettings) -> bool 
         );
     }
     lacks
-}
-
-/// The name under which a credential is asked for.
-fn credential(name: &str) -> SecretSource {
-    let kept = ["kubernetes://", "kubernetes-gateway://", "configmap://"];
-    SecretSource::Credential(if kept.iter().any(|k| name.starts_with(k)) {
-        Text::from(name)
-    } else {
-        Text::from(format!("kubernetes://{name}"))
-    })
 }
 
 /// Certificates the proxy brings stand in for the mesh's, whatever the rule says of certificates.

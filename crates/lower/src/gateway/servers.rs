@@ -60,6 +60,12 @@ impl Bound<'_> {
             .is_some_and(ServerTlsSettings::is_passthrough)
     }
 
+    /// Connections between networks are passed on by the server name they carry.
+    pub(super) fn is_cross_network(&self) -> bool {
+        let mode = self.server.tls.as_ref().map(|t| t.mode);
+        mode == Some(ServerTlsMode::AutoPassthrough)
+    }
+
     /// HTTP inside TLS that ends here.
     pub(super) fn is_https(&self) -> bool {
         self.server.tls.is_some() && self.protocol == Protocol::Https && !self.is_passthrough()
@@ -104,9 +110,9 @@ impl Bound<'_> {
         names.into_iter().collect()
     }
 
-    pub(super) fn report(&self, reader: &Reader<'_>, reason: String) {
+    pub(super) fn report(&self, reader: &Reader<'_>, code: &'static str, reason: String) {
         reader.report(
-            Diagnostic::warning("gateway-conflict", reason, "this server is left out")
+            Diagnostic::warning(code, reason, "this server is left out")
                 .of(self.object.key.clone())
                 .at(format!("spec.servers (port {})", self.number))
                 .from_origin(self.object.origin.clone()),
@@ -253,6 +259,7 @@ impl<'w> Merge<'w> {
                     if bound.speaks_http() && self.out.tables.contains_key(&bound.table) {
                         bound.report(
                             reader,
+                            "gateway-conflict",
                             format!("another server has the route table {}", bound.table),
                         );
                         return;
@@ -302,10 +309,4 @@ impl<'w> Merge<'w> {
         });
         self.join(slot, bound);
     }
-}
-
-/// Whether a server is for connections between networks.
-pub(super) fn is_cross_network(bound: &Bound<'_>) -> bool {
-    let mode = bound.server.tls.as_ref().map(|t| t.mode);
-    mode == Some(ServerTlsMode::AutoPassthrough)
 }

@@ -10,7 +10,7 @@ use pilotfish_ir::listener::{Chain, ChainMatch, Handler, Side};
 use pilotfish_mesh::{Protocol, Reader, host, rules};
 
 use super::routes::bound_rules;
-use super::servers::{Bound, is_cross_network};
+use super::servers::Bound;
 use crate::chain::{self, Stream};
 use crate::{ListenerScope, policy, server_tls, visibility};
 
@@ -50,7 +50,7 @@ pub(super) fn chains(
     port: u16,
     names: &mut Names,
 ) -> Vec<Chain> {
-    if is_cross_network(bound) {
+    if bound.is_cross_network() {
         return cross_network(reader, scope, bound);
     }
     if bound.is_passthrough() {
