@@ -172,6 +172,10 @@ impl Configuration for Plane {
         self.engine.view(proxy, type_url)
     }
 
+    fn view_at_hand(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> Option<View> {
+        self.engine.view_at_hand(proxy, type_url)
+    }
+
     fn generation(&self) -> watch::Receiver<Generation> {
         self.generation.subscribe()
     }

@@ -13,6 +13,7 @@ use pilotfish_lower::{
 use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
 use pilotfish_xds::{ResourceSet, TypeUrl, View};
+use smallvec::SmallVec;
 
 use crate::facts::ProxyFacts;
 use crate::memo::Memo;
@@ -212,26 +213,33 @@ impl Engine {
 
     /// The resources of one type for a proxy, as of the newest generation.
     pub fn view(&self, proxy: &mut Proxy, type_url: &TypeUrl) -> View {
-        self.scope(proxy);
-        let Some(sheets) = &proxy.sheets else {
-            return View::new([]);
+        if !self.is_scoped(proxy) {
+            self.scope(proxy);
+        }
+        match proxy.sheets.as_ref().map(|all| all.of(type_url)) {
+            Some(Some(of)) => View::new(of.iter().map(|s| self.refreshed(s))),
+            Some(None) => View::unknown(),
+            None => View::new([]),
+        }
+    }
+
+    /// The same, if nothing has to be computed or waited for.
+    pub fn view_at_hand(&self, proxy: &mut Proxy, type_url: &TypeUrl) -> Option<View> {
+        if !self.is_scoped(proxy) {
+            return None;
+        }
+        let Some(of) = proxy.sheets.as_ref()?.of(type_url) else {
+            return Some(View::unknown());
         };
-        let of = match type_url {
-            TypeUrl::Cluster => &sheets.clusters,
-            TypeUrl::Endpoints => &sheets.endpoints,
-            TypeUrl::Listener => &sheets.listeners,
-            TypeUrl::Route => &sheets.routes,
-            TypeUrl::VirtualHost => &sheets.hosts,
-            TypeUrl::NameTable => &sheets.names,
-            TypeUrl::Secret => &sheets.secrets,
-            TypeUrl::Other(_) => return View::unknown(),
-            _ => return View::new([]),
-        };
-        View::new(
-            of.iter()
-                .map(|s| self.refreshed(s))
-                .collect::<Vec<ResourceSet>>(),
-        )
+        let generation = self.generation();
+        let sets: Option<SmallVec<[ResourceSet; 2]>> = of
+            .iter()
+            .map(|shared| {
+                let sheet = shared.sheet.try_lock().ok()?;
+                sheet.is_current(generation).then(|| sheet.set().clone())
+            })
+            .collect();
+        sets.map(View::new)
     }
 
     /// Problems found while translating for the proxies that are connected.
@@ -291,30 +299,38 @@ impl Engine {
         sheet.set().clone()
     }
 
-    /// Finds the sheets of a proxy's scope, anew if the scope may have changed.
+    /// Whether the sheets of a proxy are those of its scope still.
+    fn is_scoped(&self, proxy: &mut Proxy) -> bool {
+        let Some(s) = &mut proxy.sheets else {
+            return false;
+        };
+        let state = self.read();
+        if s.generation == state.generation {
+            return true;
+        }
+        let covered = state
+            .history
+            .front()
+            .is_none_or(|(first, _)| *first <= s.generation + 1);
+        let untouched = || {
+            state
+                .history
+                .iter()
+                .rev()
+                .take_while(|(g, _)| *g > s.generation)
+                .all(|(_, f)| f.iter().all(|f| !s.facts.contains(f)))
+        };
+        let scoped = state.rescoped <= s.generation && covered && untouched();
+        if scoped {
+            s.generation = state.generation;
+        }
+        scoped
+    }
+
+    /// Finds the sheets of a proxy's scope.
     fn scope(&self, proxy: &mut Proxy) {
         let (world, generation, client_labels, node_bound) = {
             let state = self.read();
-            if let Some(s) = &mut proxy.sheets {
-                let covered = state
-                    .history
-                    .front()
-                    .is_none_or(|(first, _)| *first <= s.generation + 1);
-                let untouched = || {
-                    state
-                        .history
-                        .iter()
-                        .rev()
-                        .take_while(|(g, _)| *g > s.generation)
-                        .all(|(_, f)| f.iter().all(|f| !s.facts.contains(f)))
-                };
-                if s.generation == state.generation
-                    || (state.rescoped <= s.generation && covered && untouched())
-                {
-                    s.generation = state.generation;
-                    return;
-                }
-            }
             (
                 state.world.clone(),
                 state.generation,
@@ -366,6 +382,23 @@ impl Engine {
         let memo = Arc::default();
         memos.insert(family, Arc::downgrade(&memo));
         memo
+    }
+}
+
+impl Sheets {
+    /// The sheets that make up a type; `None` for a type that is not served.
+    fn of(&self, type_url: &TypeUrl) -> Option<&[Arc<Shared>]> {
+        Some(match type_url {
+            TypeUrl::Cluster => &self.clusters,
+            TypeUrl::Endpoints => &self.endpoints,
+            TypeUrl::Listener => &self.listeners,
+            TypeUrl::Route => &self.routes,
+            TypeUrl::VirtualHost => &self.hosts,
+            TypeUrl::NameTable => &self.names,
+            TypeUrl::Secret => &self.secrets,
+            TypeUrl::Other(_) => return None,
+            _ => &[],
+        })
     }
 }
 

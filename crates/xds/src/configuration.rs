@@ -24,6 +24,10 @@ pub struct Peer {
 }
 
 /// The configuration to serve. Implemented by the control plane on top of its engine.
+#[expect(
+    unused_variables,
+    reason = "the names document what an implementation gets"
+)]
 pub trait Configuration: Send + Sync + 'static {
     /// A connected proxy as translation sees it.
     type Proxy: Send + 'static;
@@ -35,6 +39,11 @@ pub trait Configuration: Send + Sync + 'static {
     /// The resources of one type as of the newest generation, or [`View::unknown`]. May compute for a while; called
     /// where that does not hold up other streams.
     fn view(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> View;
+
+    /// The same, if nothing has to be computed or waited for.
+    fn view_at_hand(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> Option<View> {
+        None
+    }
 
     /// Rises after every change. A view may be newer than the generation read before it, never older.
     fn generation(&self) -> watch::Receiver<Generation>;

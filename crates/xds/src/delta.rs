@@ -6,12 +6,12 @@ use std::sync::Arc;
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
-use crate::frame::delta_response;
+use crate::bundle::Bundle;
+use crate::frame::{Bundles, delta_response};
 use crate::nonce::Nonce;
-use crate::resource::{Resource, Version, View};
+use crate::resource::{Version, View};
 use crate::session::{
-    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict,
-    Watches, version_of,
+    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
 };
 use crate::subscription::WILDCARD;
 use crate::type_url::TypeUrl;
@@ -75,31 +75,42 @@ impl Protocol for Session {
             watch.settle(view, generation);
             return None;
         }
-        let items = watch.items(&view);
-        let (mut resources, mut removed) = (Vec::new(), Vec::new());
-        for item in &items {
-            match item {
-                Item::Set(r) => resources.push(r.clone()),
-                Item::Gone(..) if hold => {}
-                Item::Missing(name) | Item::Gone(name, _) => removed.push(name.clone()),
+        let pool = self.watches.pool().clone();
+        let watch = self.watches.get_mut(type_url)?;
+        let (bundles, removed) = match watch.first(&view, &pool) {
+            Some(first) => (first.bundles, first.missing),
+            None => {
+                let items = watch.items(&view);
+                watch.linger(&items, hold);
+                let (mut resources, mut removed) = (Vec::new(), Vec::new());
+                for item in items {
+                    match item {
+                        Item::Set(r) => resources.push(r),
+                        Item::Gone(..) if hold => {}
+                        Item::Missing(name) | Item::Gone(name, _) => removed.push(name),
+                    }
+                }
+                if resources.is_empty() && removed.is_empty() && !watch.wants_answer() {
+                    watch.settle(view, generation);
+                    return None;
+                }
+                (
+                    Bundles::from_iter([Bundle::new(resources, Vec::new())]),
+                    removed,
+                )
             }
-        }
-        watch.linger(&items, hold);
-        if resources.is_empty() && removed.is_empty() && !watch.wants_answer() {
-            watch.settle(view, generation);
-            return None;
-        }
+        };
         if *type_url == TypeUrl::Cluster {
-            self.watches
-                .clusters_sent(resources.iter().map(|r| &r.name));
+            let sent = bundles.iter().flat_map(|b| &b.resources);
+            self.watches.clusters_sent(sent.map(|r| &r.name));
         }
         let nonce = self.watches.next_nonce();
-        let version = version_of(&resources);
+        let version = Bundle::version_of(&bundles);
         self.watches
             .get_mut(type_url)?
-            .record(nonce, view, generation, version, &items);
-        self.watches.pool_names(type_url);
-        Some(respond(type_url, nonce, &resources, &removed))
+            .record(nonce, view, generation, version, removed.iter());
+        self.watches.share_names(type_url);
+        Some(respond(type_url, nonce, bundles, &removed))
     }
 
     fn withdraw(&mut self, type_url: &TypeUrl) -> Option<Response> {
@@ -110,8 +121,8 @@ impl Protocol for Session {
         let nonce = self.watches.next_nonce();
         self.watches
             .get_mut(type_url)?
-            .record_withdrawal(nonce, version_of(&[]), &names, false);
-        Some(respond(type_url, nonce, &[], &names))
+            .record_withdrawal(nonce, Version::default(), &names, false);
+        Some(respond(type_url, nonce, Bundles::new(), &names))
     }
 
     fn watches(&self) -> &Watches {
@@ -119,17 +130,12 @@ impl Protocol for Session {
     }
 }
 
-fn respond(
-    type_url: &TypeUrl,
-    nonce: Nonce,
-    resources: &[Arc<Resource>],
-    removed: &[Arc<str>],
-) -> Response {
+fn respond(type_url: &TypeUrl, nonce: Nonce, bundles: Bundles, removed: &[Arc<str>]) -> Response {
     Response {
         type_url: type_url.clone(),
         nonce,
-        frames: delta_response(type_url.as_str(), &nonce.to_string(), resources, removed),
-        resources: resources.len(),
+        resources: bundles.iter().map(|b| b.resources.len()).sum(),
+        frames: delta_response(type_url.as_str(), &nonce.to_string(), bundles, removed),
         removed: removed.len(),
     }
 }
@@ -157,13 +163,15 @@ impl Session {
                 .subscription
                 .set_wildcard(type_url.is_whole_if_unnamed() && !unsubscribes_all);
         }
-        for name in request.resource_names_subscribe {
-            if name == WILDCARD {
-                watch.subscription.set_wildcard(true);
-            } else {
-                watch.subscription.add(name.into());
-            }
+        let mut names = request.resource_names_subscribe;
+        let listed = names.len();
+        names.retain(|name| name != WILDCARD);
+        if names.len() < listed {
+            watch.subscription.set_wildcard(true);
         }
+        watch
+            .subscription
+            .replace(self.watches.pool().names.adopt(names));
         self.watches.start(type_url, watch);
     }
 

@@ -1,6 +1,6 @@
 //! Response messages, assembled piece by piece from resources that are encoded already.
 //!
-//! Protobuf fields concatenate, so a response is: a few small fields, then per resource a tag, a length and its bytes.
+//! Protobuf fields concatenate, so a response is: a few small fields, then one field per resource, which it brings along.
 //! Nothing is put together before the transport asks: a waiting response is a list of references, whatever its size.
 //! Large bodies are handed over as they are (`Bytes` of the resource itself); small ones are copied into a piece, because a
 //! piece of its own costs more than the copy. The first piece starts with gRPC's five-byte message prefix.
@@ -8,10 +8,12 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use smallvec::SmallVec;
 
-use crate::resource::{Resource, Version};
+use crate::bundle::Bundle;
+use crate::resource::Version;
 
-/// Bodies of at least this many bytes are shared, smaller ones are copied.
+/// Resources of at least this many bytes are shared, smaller ones are copied.
 pub const SHARE_FROM: usize = 4096;
 
 /// A piece is at most about this long, so that progress shows and the transport buffers little.
@@ -28,7 +30,7 @@ const VERSION: usize = 16;
 pub struct Frames {
     /// Prefix and leading fields.
     head: Bytes,
-    resources: Vec<Arc<Resource>>,
+    bundles: Bundles,
     /// Resources carry names and versions.
     delta: bool,
     /// Fields after the resources.
@@ -36,16 +38,13 @@ pub struct Frames {
     len: usize,
 }
 
+/// The resources of a response.
+pub(crate) type Bundles = SmallVec<[Arc<Bundle>; 2]>;
+
 impl Frames {
-    /// `resources` is the length of all of them in the message.
-    fn new(
-        head: &BytesMut,
-        all: &[Arc<Resource>],
-        delta: bool,
-        tail: BytesMut,
-        resources: usize,
-    ) -> Self {
-        let message = head.len() + resources + tail.len();
+    fn new(head: &BytesMut, bundles: Bundles, delta: bool, tail: BytesMut) -> Self {
+        let resources = |b: &Arc<Bundle>| if delta { b.delta_len } else { b.sotw_len };
+        let message = head.len() + bundles.iter().map(resources).sum::<usize>() + tail.len();
         let mut prefixed = BytesMut::with_capacity(PREFIX + head.len());
         prefixed.put_u8(0);
         // A message of 4 GiB cannot be expressed; the length is then wrong and the client ends the stream.
@@ -53,7 +52,7 @@ impl Frames {
         prefixed.put_slice(head);
         Self {
             head: prefixed.freeze(),
-            resources: all.to_vec(),
+            bundles,
             delta,
             tail: tail.freeze(),
             len: PREFIX + message,
@@ -82,12 +81,10 @@ impl Frames {
     /// The message in pieces, each made when it is asked for.
     pub fn into_pieces(self) -> Pieces {
         Pieces {
-            head: self.head,
-            resources: self.resources.into_iter(),
-            delta: self.delta,
-            body: Bytes::new(),
-            tail: self.tail,
             left: self.len,
+            rest: self,
+            at: (0, 0),
+            body: Bytes::new(),
         }
     }
 }
@@ -95,12 +92,11 @@ impl Frames {
 /// What is left of a message.
 #[derive(Debug)]
 pub struct Pieces {
-    head: Bytes,
-    resources: std::vec::IntoIter<Arc<Resource>>,
-    delta: bool,
+    rest: Frames,
+    /// The next resource: which bundle, and which of it.
+    at: (usize, usize),
     /// The rest of a shared body.
     body: Bytes,
-    tail: Bytes,
     left: usize,
 }
 
@@ -121,24 +117,30 @@ impl Iterator for Pieces {
 impl Pieces {
     /// Copies what is small until the piece is full or a shared body is next.
     fn gather(&mut self) -> Bytes {
+        if self.left == 0 {
+            return Bytes::new();
+        }
         let mut out = BytesMut::with_capacity(self.left.min(PIECE + SHARE_FROM));
-        out.put_slice(&std::mem::take(&mut self.head));
+        out.put_slice(&std::mem::take(&mut self.rest.head));
         while out.len() < PIECE {
-            let Some(resource) = self.resources.next() else {
-                out.put_slice(&std::mem::take(&mut self.tail));
+            let Some(bundle) = self.rest.bundles.get(self.at.0) else {
+                out.put_slice(&std::mem::take(&mut self.rest.tail));
                 break;
             };
-            if self.delta {
-                key(&mut out, 2, delta_len(&resource));
-                text(&mut out, 1, &resource.version.to_string());
-                text(&mut out, 3, &resource.name);
-            }
-            key(&mut out, 2, resource.any.len());
-            if resource.any.len() >= SHARE_FROM {
-                self.body = resource.any.clone();
+            let Some(resource) = bundle.resources.get(self.at.1) else {
+                self.at = (self.at.0 + 1, 0);
+                continue;
+            };
+            self.at.1 += 1;
+            let field = resource.field(self.rest.delta);
+            if field.len() >= SHARE_FROM {
+                self.body = resource.shared_field(self.rest.delta);
                 break;
             }
-            out.put_slice(&resource.any);
+            out.put_slice(field);
+        }
+        if out.is_empty() {
+            return self.body.split_to(self.body.len().min(PIECE));
         }
         out.freeze()
     }
@@ -155,31 +157,25 @@ fn text(out: &mut BytesMut, field: u8, text: &str) {
 }
 
 /// Encodes a `DiscoveryResponse`.
-pub fn discovery_response(
+pub(crate) fn discovery_response(
     type_url: &str,
     version: Version,
     nonce: &str,
-    resources: &[Arc<Resource>],
+    resources: Bundles,
 ) -> Frames {
     let mut head = BytesMut::new();
     text(&mut head, 1, &version.to_string());
     text(&mut head, 4, type_url);
     text(&mut head, 5, nonce);
-    let len = resources.iter().map(|r| field_len(r.any.len())).sum();
-    Frames::new(&head, resources, false, BytesMut::new(), len)
-}
-
-/// Length of the fields of a delta `Resource`.
-fn delta_len(resource: &Resource) -> usize {
-    field_len(VERSION) + field_len(resource.name.len()) + field_len(resource.any.len())
+    Frames::new(&head, resources, false, BytesMut::new())
 }
 
 /// Encodes a `DeltaDiscoveryResponse`.
-pub fn delta_response(
+pub(crate) fn delta_response<'a>(
     type_url: &str,
     nonce: &str,
-    resources: &[Arc<Resource>],
-    removed: &[Arc<str>],
+    resources: Bundles,
+    removed: impl IntoIterator<Item = &'a Arc<str>>,
 ) -> Frames {
     let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
     text(&mut head, 4, type_url);
@@ -187,8 +183,23 @@ pub fn delta_response(
     for name in removed {
         text(&mut tail, 6, name);
     }
-    let len = resources.iter().map(|r| field_len(delta_len(r))).sum();
-    Frames::new(&head, resources, true, tail, len)
+    Frames::new(&head, resources, true, tail)
+}
+
+/// Encodes a resource as it stands in a `DeltaDiscoveryResponse`. The bytes from the first number on are its field in a
+/// `DiscoveryResponse` (the same field number, without name and version), those from the second number on the `Any`.
+pub(crate) fn encode_resource(name: &str, version: Version, any: &[u8]) -> (Bytes, u32, usize) {
+    let len = field_len(VERSION) + field_len(name.len()) + field_len(any.len());
+    let mut out = BytesMut::with_capacity(field_len(len));
+    key(&mut out, 2, len);
+    text(&mut out, 1, &version.to_string());
+    text(&mut out, 3, name);
+    // Names are a few kilobytes at most.
+    let sotw_at = out.len() as u32;
+    key(&mut out, 2, any.len());
+    let any_at = out.len();
+    out.put_slice(any);
+    (out.freeze(), sotw_at, any_at)
 }
 
 /// Encodes a `google.protobuf.Any` around an encoded message.
@@ -286,6 +297,11 @@ mod tests {
     use prost::Message;
 
     use super::*;
+    use crate::resource::Resource;
+
+    fn bundles(resources: &[Arc<Resource>]) -> Bundles {
+        Bundles::from_iter([Bundle::new(resources.to_vec(), Vec::new())])
+    }
 
     fn resource(name: &str, size: usize) -> Arc<Resource> {
         Resource::wrap(
@@ -319,7 +335,12 @@ mod tests {
                 .enumerate()
                 .map(|(i, s)| resource(&format!("r{i}"), *s))
                 .collect();
-            let sotw = discovery_response("type.googleapis.com/t", Version(1), "n", &resources);
+            let sotw = discovery_response(
+                "type.googleapis.com/t",
+                Version(1),
+                "n",
+                bundles(&resources),
+            );
             let sotw = DiscoveryResponse::decode(checked(&sotw)).unwrap();
             assert_eq!(
                 (sotw.version_info.as_str(), sotw.nonce.as_str()),
@@ -335,7 +356,7 @@ mod tests {
             );
 
             let removed: Vec<Arc<str>> = vec!["x".into(), "y".into()];
-            let delta = delta_response("type.googleapis.com/t", "n", &resources, &removed);
+            let delta = delta_response("type.googleapis.com/t", "n", bundles(&resources), &removed);
             let delta = DeltaDiscoveryResponse::decode(checked(&delta)).unwrap();
             assert_eq!(delta.removed_resources, ["x", "y"]);
             assert_eq!(delta.resources.len(), sizes.len());
@@ -353,15 +374,15 @@ mod tests {
     fn large_bodies_are_shared_and_small_ones_coalesced() {
         let large = resource("large", 100_000);
         let small: Vec<_> = (0..100).map(|i| resource(&format!("s{i}"), 100)).collect();
-        let frames = discovery_response("t", Version(0), "n", &small);
+        let frames = discovery_response("t", Version(0), "n", bundles(&small));
         assert_eq!(frames.into_pieces().count(), 1);
         let mut mixed = small;
         mixed.insert(50, large.clone());
-        let frames = delta_response("t", "n", &mixed, &[]);
+        let frames = delta_response("t", "n", bundles(&mixed), &[]);
         let pieces: Vec<Bytes> = frames.into_pieces().collect();
         // What comes before, the body in two pieces, what comes after.
         assert_eq!(pieces.len(), 4);
-        assert_eq!(pieces[1].as_ptr(), large.any.as_ptr());
+        assert_eq!(pieces[1].as_ptr(), large.shared_field(true).as_ptr());
     }
 
     #[test]

@@ -25,6 +25,7 @@
 
 mod accept;
 mod admission;
+mod bundle;
 mod configuration;
 mod connection;
 pub mod delta;
@@ -44,10 +45,11 @@ mod subscription;
 mod type_url;
 mod watch;
 
+pub use bundle::Pool;
 pub use configuration::{Configuration, Observer, Peer, Push};
 pub use connection::{ConnectionInfo, TypeStatus};
 pub use limits::Limits;
-pub use names::NamePool;
+pub use names::Names;
 pub use nonce::Nonce;
 pub use resource::{Change, Resource, ResourceSet, Version, View};
 pub use server::Server;

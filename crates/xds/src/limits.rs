@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::names::NamePool;
+use crate::bundle::Pool;
 use crate::session::SessionConfig;
 use crate::type_url::TypeUrl;
 
@@ -82,7 +82,7 @@ impl Limits {
         &self,
         stream: u32,
         only: Option<TypeUrl>,
-        names: Arc<NamePool>,
+        pool: Arc<Pool>,
     ) -> SessionConfig {
         SessionConfig {
             stream,
@@ -90,7 +90,7 @@ impl Limits {
             max_names: self.max_names,
             max_name_bytes: self.max_name_bytes,
             max_types: self.max_types,
-            names,
+            pool,
         }
     }
 

@@ -1,53 +1,177 @@
 //! Sets of names that many clients subscribe to, kept once.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use xxhash_rust::xxh3::Xxh3;
-
-/// Names in order.
-pub(crate) type Names = BTreeSet<Arc<str>>;
+use imbl::OrdSet;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Smaller sets are not worth sharing.
 const WORTH_SHARING: usize = 32;
 
+/// Names in order. Cloning is O(1), a change copies O(log n), comparing costs what two sets do not share.
+#[derive(Clone, Debug, Default)]
+pub struct Names(Arc<Set>);
+
+#[derive(Clone, Debug, Default)]
+struct Set {
+    names: OrdSet<Arc<str>>,
+    /// Sum of the hashes of all names: equal sets have equal sums.
+    sum: u64,
+    /// Given by the pool, so that sets with the same number are equal; 0 for a set that is not in it.
+    id: u64,
+}
+
+fn hash(name: &str) -> u64 {
+    xxh3_64(name.as_bytes())
+}
+
+impl Names {
+    /// Whether a name is in the set.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.names.contains(name)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.names.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.names.is_empty()
+    }
+
+    /// All, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.names.iter()
+    }
+
+    /// The number of a set that is in the pool.
+    pub(crate) fn id(&self) -> Option<u64> {
+        (self.0.id > 0).then_some(self.0.id)
+    }
+
+    /// Adds a name; true if it is new.
+    pub(crate) fn insert(&mut self, name: Arc<str>) -> bool {
+        if self.contains(&name) {
+            return false;
+        }
+        let set = Arc::make_mut(&mut self.0);
+        set.sum = set.sum.wrapping_add(hash(&name));
+        set.id = 0;
+        set.names.insert(name);
+        true
+    }
+
+    /// Removes a name; true if it was there.
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        if !self.contains(name) {
+            return false;
+        }
+        let set = Arc::make_mut(&mut self.0);
+        set.sum = set.sum.wrapping_sub(hash(name));
+        set.id = 0;
+        set.names.remove(name);
+        true
+    }
+
+    /// Whether it holds exactly these names, each listed once.
+    fn is(&self, names: &[String]) -> bool {
+        self.len() == names.len()
+            && if names.is_sorted() {
+                self.iter().zip(names).all(|(a, b)| **a == **b)
+            } else {
+                names.iter().all(|name| self.contains(name))
+            }
+    }
+}
+
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&*self.0, &*other.0);
+        Arc::ptr_eq(&self.0, &other.0)
+            || (a.sum == b.sum
+                && a.names.len() == b.names.len()
+                && a.names.diff(&b.names).next().is_none())
+    }
+}
+
+impl Eq for Names {}
+
+impl FromIterator<Arc<str>> for Names {
+    fn from_iter<I: IntoIterator<Item = Arc<str>>>(names: I) -> Self {
+        let names: OrdSet<Arc<str>> = names.into_iter().collect();
+        let sum = sum(names.iter().map(|name| &**name));
+        Self(Arc::new(Set { names, sum, id: 0 }))
+    }
+}
+
+fn sum<'a>(names: impl Iterator<Item = &'a str>) -> u64 {
+    names.fold(0, |sum, name| sum.wrapping_add(hash(name)))
+}
+
 /// The sets in use. Proxies of one mesh ask for the same endpoints and routes, thousands of names each.
+///
+/// Sets are found by their sum and compared before they are shared, so that a client that makes sums collide gains nothing.
 #[derive(Debug, Default)]
-pub struct NamePool {
+pub(crate) struct NamePool {
     sets: Mutex<Sets>,
+    ids: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Sets {
-    by_hash: HashMap<u64, Weak<Names>>,
+    by_sum: HashMap<u64, Weak<Set>>,
     /// Dead entries are swept when there are this many.
     sweep_at: usize,
 }
 
 impl NamePool {
-    /// Replaces a set by an equal one that somebody holds, or offers it to others.
-    pub(crate) fn share(&self, names: &mut Arc<Names>) {
-        if names.len() < WORTH_SHARING {
-            return;
-        }
-        let mut hash = Xxh3::new();
-        for name in names.iter() {
-            hash.update(name.as_bytes());
-            hash.update(&[0xff]);
-        }
-        let hash = hash.digest();
-        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        match sets.by_hash.get(&hash).and_then(Weak::upgrade) {
-            Some(held) if Arc::ptr_eq(&held, names) => {}
-            Some(held) if held == *names => *names = held,
-            _ => {
-                sets.by_hash.insert(hash, Arc::downgrade(names));
-                if sets.by_hash.len() > sets.sweep_at.max(64) {
-                    sets.by_hash.retain(|_, set| set.strong_count() > 0);
-                    sets.sweep_at = sets.by_hash.len() * 2;
-                }
+    /// The set of these names; that of another client if one has the same.
+    pub(crate) fn adopt(&self, names: Vec<String>) -> Names {
+        if names.len() >= WORTH_SHARING {
+            let sum = sum(names.iter().map(String::as_str));
+            // A name that is listed twice makes another sum, and a set of its own.
+            if let Some(held) = self.find(sum).filter(|held| held.is(&names)) {
+                return held;
             }
         }
+        let mut set: Names = names.into_iter().map(Arc::from).collect();
+        self.share(&mut set);
+        set
+    }
+
+    /// Replaces a set by an equal one that somebody holds, or offers it to others.
+    pub(crate) fn share(&self, names: &mut Names) {
+        if names.id().is_some() || names.len() < WORTH_SHARING {
+            return;
+        }
+        if let Some(held) = self.find(names.0.sum).filter(|held| held == names) {
+            *names = held;
+            return;
+        }
+        let set = Arc::make_mut(&mut names.0);
+        set.id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut sets = self.sets();
+        sets.by_sum.insert(names.0.sum, Arc::downgrade(&names.0));
+        if sets.by_sum.len() > sets.sweep_at.max(64) {
+            sets.by_sum.retain(|_, set| set.strong_count() > 0);
+            sets.sweep_at = sets.by_sum.len() * 2;
+        }
+    }
+
+    fn find(&self, sum: u64) -> Option<Names> {
+        self.sets()
+            .by_sum
+            .get(&sum)
+            .and_then(Weak::upgrade)
+            .map(Names)
+    }
+
+    fn sets(&self) -> MutexGuard<'_, Sets> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -55,20 +179,48 @@ impl NamePool {
 mod tests {
     use super::*;
 
-    fn names(n: usize) -> Arc<Names> {
-        Arc::new((0..n).map(|i| Arc::from(format!("name-{i}"))).collect())
+    fn list(n: usize) -> Vec<String> {
+        (0..n).map(|i| format!("name-{i}")).collect()
     }
 
     #[test]
     fn equal_sets_become_one_and_are_forgotten_with_their_last_holder() {
         let pool = NamePool::default();
-        let (mut a, mut b, mut other) = (names(100), names(100), names(101));
-        for set in [&mut a, &mut b, &mut other] {
-            pool.share(set);
-        }
-        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &other));
-        let weak = Arc::downgrade(&a);
+        let (a, b, other) = (
+            pool.adopt(list(100)),
+            pool.adopt(list(100)),
+            pool.adopt(list(101)),
+        );
+        assert!(a.id().is_some() && a.id() == b.id() && a.id() != other.id());
+        assert!(Arc::ptr_eq(&a.0, &b.0));
+        let mut sorted = list(100);
+        sorted.sort();
+        assert_eq!(pool.adopt(sorted).id(), a.id(), "whatever the order");
+        let weak = Arc::downgrade(&a.0);
         drop((a, b));
         assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[test]
+    fn sets_that_grow_alike_become_one_again() {
+        let pool = NamePool::default();
+        let (mut a, mut b) = (pool.adopt(list(100)), pool.adopt(list(100)));
+        for set in [&mut a, &mut b] {
+            assert!(set.insert("more".into()) && !set.insert("more".into()));
+            assert_eq!(set.id(), None);
+            pool.share(set);
+        }
+        assert_eq!((a.id(), a.len()), (b.id(), 101));
+        assert!(a.id().is_some() && b.remove("more") && !b.remove("more"));
+        pool.share(&mut b);
+        assert_eq!(b, list(100).into_iter().map(Arc::from).collect());
+    }
+
+    #[test]
+    fn a_name_listed_twice_counts_once() {
+        let pool = NamePool::default();
+        let mut twice = list(100);
+        twice.push("name-0".into());
+        assert_eq!(pool.adopt(twice), pool.adopt(list(100)));
     }
 }

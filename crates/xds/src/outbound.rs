@@ -35,7 +35,7 @@ struct State {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The transport took something or went away.
+    /// The queue accepts another response again, or the transport went away.
     taken: Notify,
 }
 
@@ -86,7 +86,7 @@ impl Outbound {
         (state.queued > 0).then_some(state.progress)
     }
 
-    /// Resolves when the transport took something or went away. May resolve without.
+    /// Resolves when another response is accepted again, or when the client is gone. May resolve without.
     pub(crate) async fn taken(&self) {
         self.0.taken.notified().await;
     }
@@ -150,10 +150,14 @@ impl http_body::Body for ResponseBody {
                 state.responses.pop_front();
                 continue;
             };
+            let was_full = state.queued > LOW_WATER;
             state.queued = state.queued.saturating_sub(piece.len());
             state.progress = Instant::now();
+            let writable = was_full && state.queued <= LOW_WATER;
             drop(state);
-            self.0.taken.notify_one();
+            if writable {
+                self.0.taken.notify_one();
+            }
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         if state.ended {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use imbl::OrdMap;
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 
 /// Hash of a resource's content; equal bytes have equal versions across restarts and replicas, so that a proxy that
 /// reconnects elsewhere is sent nothing it already holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
 impl Version {
@@ -53,8 +54,12 @@ pub struct Resource {
     pub name: Arc<str>,
     /// Hash of `any`.
     pub version: Version,
-    /// An encoded `google.protobuf.Any`.
+    /// An encoded `google.protobuf.Any`; shares the bytes of `framed`.
     pub any: Bytes,
+    /// The resource as it stands in an incremental response; its end is what stands in a state-of-the-world response.
+    framed: Bytes,
+    /// Where that end begins.
+    sotw_at: u32,
     /// Names of the objects it was made from, for debug pages.
     pub sources: Arc<[Arc<str>]>,
 }
@@ -63,12 +68,29 @@ impl Resource {
     /// A resource from an encoded `google.protobuf.Any`.
     pub fn new(name: Arc<str>, any: Bytes, sources: Arc<[Arc<str>]>) -> Arc<Self> {
         let version = Version::of(&any);
+        let (framed, sotw_at, any_at) = crate::frame::encode_resource(&name, version, &any);
         Arc::new(Self {
             name,
             version,
-            any,
+            any: framed.slice(any_at..),
+            framed,
+            sotw_at,
             sources,
         })
+    }
+
+    /// Its field in a response.
+    pub(crate) fn field(&self, delta: bool) -> &[u8] {
+        &self.framed[self.field_at(delta)..]
+    }
+
+    /// The same; shares the bytes.
+    pub(crate) fn shared_field(&self, delta: bool) -> Bytes {
+        self.framed.slice(self.field_at(delta)..)
+    }
+
+    fn field_at(&self, delta: bool) -> usize {
+        if delta { 0 } else { self.sotw_at as usize }
     }
 
     /// A resource from an encoded message of a type: wraps it in `google.protobuf.Any`, copying it once.
@@ -114,8 +136,18 @@ impl fmt::Debug for Resource {
 
 /// An immutable set, ordered by name. Cloning is O(1); changing a clone copies O(log n) nodes; comparing two sets skips
 /// the nodes they share.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct ResourceSet(OrdMap<Arc<str>, Arc<Resource>>);
+#[derive(Clone, Default)]
+pub struct ResourceSet {
+    map: OrdMap<Arc<str>, Arc<Resource>>,
+    /// Sets with the same number are equal: clones that nobody has changed since.
+    id: u64,
+}
+
+/// The number of a set that was just changed.
+fn fresh_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
 
 impl ResourceSet {
     /// The empty set.
@@ -125,55 +157,71 @@ impl ResourceSet {
 
     /// Adds or replaces the resource of that name.
     pub fn insert(&mut self, resource: Arc<Resource>) {
-        self.0.insert(resource.name.clone(), resource);
+        self.id = fresh_id();
+        self.map.insert(resource.name.clone(), resource);
     }
 
     /// Removes the resource of that name.
     pub fn remove(&mut self, name: &str) -> Option<Arc<Resource>> {
-        self.0.remove(name)
+        let removed = self.map.remove(name);
+        if removed.is_some() {
+            self.id = fresh_id();
+        }
+        removed
     }
 
     /// The resource of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
-        self.0.get(name)
+        self.map.get(name)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.map.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.map.is_empty()
     }
 
     /// All, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.0.values()
+        self.map.values()
     }
 
     /// All whose name starts with `prefix`, by name.
-    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
+    pub fn with_prefix(&self, prefix: String) -> impl Iterator<Item = &Arc<Resource>> + use<'_> {
         let from = (
-            std::ops::Bound::Included(prefix),
+            std::ops::Bound::Included(prefix.as_str()),
             std::ops::Bound::Unbounded,
         );
-        self.0
+        self.map
             .range::<_, str>(from)
             .map(|(_, r)| r)
-            .take_while(move |r| r.name.starts_with(prefix))
+            .take_while(move |r| r.name.starts_with(&prefix))
     }
 
-    /// Whether both are the same set by identity (equal sets may still differ by identity).
-    pub fn ptr_eq(&self, other: &Self) -> bool {
-        self.0.ptr_eq(&other.0)
+    /// A number that only equal sets share; equal sets that were made apart have different ones.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 }
 
+impl PartialEq for ResourceSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id || self.map == other.map
+    }
+}
+
+impl Eq for ResourceSet {}
+
 impl FromIterator<Arc<Resource>> for ResourceSet {
     fn from_iter<I: IntoIterator<Item = Arc<Resource>>>(resources: I) -> Self {
-        Self(resources.into_iter().map(|r| (r.name.clone(), r)).collect())
+        Self {
+            map: resources.into_iter().map(|r| (r.name.clone(), r)).collect(),
+            id: fresh_id(),
+        }
     }
 }
 
@@ -251,11 +299,28 @@ impl View {
     }
 
     /// All whose name starts with `prefix`; no name twice.
-    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
+    pub fn with_prefix(&self, prefix: String) -> impl Iterator<Item = &Arc<Resource>> {
         self.sections.iter().enumerate().flat_map(move |(i, s)| {
-            s.with_prefix(prefix)
+            s.with_prefix(prefix.clone())
                 .filter(move |r| self.is_first(i, &r.name))
         })
+    }
+
+    /// The first section, which is the large one.
+    pub(crate) fn main(&self) -> Option<&ResourceSet> {
+        self.sections.first()
+    }
+
+    /// All but the first section.
+    pub(crate) fn others(&self) -> &[ResourceSet] {
+        self.sections.get(1..).unwrap_or_default()
+    }
+
+    /// All that is in other sections than the first alone; no name twice.
+    pub(crate) fn iter_others(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        (1..)
+            .zip(self.others())
+            .flat_map(move |(i, s)| s.iter().filter(move |r| self.is_first(i, &r.name)))
     }
 
     /// How many resources the sections hold.
@@ -282,8 +347,11 @@ impl View {
         (0..sections).flat_map(move |i| {
             let old = self.sections.get(i).unwrap_or(&EMPTY);
             let new = newer.sections.get(i).unwrap_or(&EMPTY);
-            old.0
-                .diff(&new.0)
+            let same = old.id == new.id;
+            (!same)
+                .then(|| old.map.diff(&new.map))
+                .into_iter()
+                .flatten()
                 .filter_map(move |item| self.change(newer, i, &item))
         })
     }

@@ -9,10 +9,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::admission::Admission;
+use crate::bundle::Pool;
 use crate::configuration::{Configuration, Observer};
 use crate::connection::{ConnectionInfo, Registry};
 use crate::limits::Limits;
-use crate::names::NamePool;
 use crate::resource::Resource;
 use crate::service::Discovery;
 use crate::session::Generation;
@@ -26,7 +26,7 @@ pub(crate) struct Shared<C> {
     pub(crate) admission: Admission,
     pub(crate) permits: Semaphore,
     pub(crate) registry: Registry,
-    pub(crate) names: Arc<NamePool>,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) drain: watch::Sender<bool>,
     streams: AtomicU32,
     ids: AtomicU64,
@@ -98,7 +98,7 @@ impl<C: Configuration> Server<C> {
             admission: Admission::new(&limits),
             permits: Semaphore::new(limits.push_throttle.clamp(1, Semaphore::MAX_PERMITS)),
             registry: Registry::default(),
-            names: Arc::default(),
+            pool: Arc::default(),
             drain: watch::Sender::new(false),
             streams: AtomicU32::new(0),
             ids: AtomicU64::new(0),

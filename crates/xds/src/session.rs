@@ -3,15 +3,14 @@
 //! A session is pure: no clock, no I/O. [`Protocol::on_request`] takes note of what a client says, [`Protocol::push`]
 //! compares a view with what the client holds and returns the response that this calls for, if any. The caller decides when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 
+use crate::bundle::Pool;
 use crate::frame::Frames;
-use crate::names::NamePool;
 use crate::nonce::{Nonce, Nonces};
-use crate::resource::{Resource, Version};
 use crate::type_url::TypeUrl;
 use crate::watch::Watch;
 
@@ -120,8 +119,8 @@ pub struct SessionConfig {
     pub max_name_bytes: usize,
     /// Types per stream.
     pub max_types: usize,
-    /// Where sets of names are shared with other streams.
-    pub names: Arc<NamePool>,
+    /// What is shared with other streams.
+    pub pool: Arc<Pool>,
 }
 
 impl Default for SessionConfig {
@@ -132,7 +131,7 @@ impl Default for SessionConfig {
             max_names: 100_000,
             max_name_bytes: 4096,
             max_types: 32,
-            names: Arc::default(),
+            pool: Arc::default(),
         }
     }
 }
@@ -143,8 +142,6 @@ pub struct Watches {
     config: SessionConfig,
     nonces: Nonces,
     types: BTreeMap<TypeUrl, Watch>,
-    /// Clusters sent before anything was heard about endpoints: theirs must follow even if the client claims to hold them.
-    clusters: BTreeSet<Arc<str>>,
 }
 
 impl Watches {
@@ -153,7 +150,6 @@ impl Watches {
             nonces: Nonces::new(config.stream),
             config,
             types: BTreeMap::new(),
-            clusters: BTreeSet::new(),
         }
     }
 
@@ -220,26 +216,27 @@ impl Watches {
     }
 
     /// Starts a watch.
-    pub(crate) fn start(&mut self, type_url: &TypeUrl, mut watch: Watch) {
-        if *type_url == TypeUrl::Endpoints {
-            watch.refresh(&std::mem::take(&mut self.clusters));
-        }
+    pub(crate) fn start(&mut self, type_url: &TypeUrl, watch: Watch) {
         self.types.insert(type_url.clone(), watch);
     }
 
+    /// What is shared with other streams.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.config.pool
+    }
+
     /// A response was recorded: the names that were subscribed to for it are likely to stay.
-    pub(crate) fn pool_names(&mut self, type_url: &TypeUrl) {
+    pub(crate) fn share_names(&mut self, type_url: &TypeUrl) {
         if let Some(watch) = self.types.get_mut(type_url) {
-            watch.subscription.pool(&self.config.names);
+            watch.subscription.share(&self.config.pool.names);
         }
     }
 
-    /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming.
+    /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming. A client
+    /// that has not asked for endpoints yet gets all it asks for then.
     pub(crate) fn clusters_sent<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
         if let Some(endpoints) = self.types.get_mut(&TypeUrl::Endpoints) {
             endpoints.refresh(names);
-        } else if self.config.only.is_none() {
-            self.clusters.extend(names.cloned());
         }
     }
 
@@ -255,16 +252,6 @@ impl Watches {
     pub(crate) fn next_nonce(&mut self) -> Nonce {
         self.nonces.next()
     }
-}
-
-/// Content hash of a response: equal content has an equal version, on every replica.
-pub(crate) fn version_of(resources: &[Arc<Resource>]) -> Version {
-    let mut hash = xxhash_rust::xxh3::Xxh3Default::new();
-    for resource in resources {
-        hash.update(resource.name.as_bytes());
-        hash.update(&resource.version.0.to_le_bytes());
-    }
-    Version(hash.digest())
 }
 
 /// One of the two variants of the protocol, as a state machine.

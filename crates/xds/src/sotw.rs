@@ -4,17 +4,16 @@
 //! ever decided by comparing it, since a client that rejects keeps naming the version it has.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
 
-use crate::frame::discovery_response;
+use crate::bundle::{Bundle, Pool};
+use crate::frame::{Bundles, discovery_response};
 use crate::nonce::Nonce;
-use crate::resource::{Resource, Version, View};
+use crate::resource::{Version, View};
 use crate::session::{
-    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict,
-    Watches, version_of,
+    Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
 };
 use crate::subscription::WILDCARD;
 use crate::type_url::TypeUrl;
@@ -45,7 +44,8 @@ impl Protocol for Session {
         let first = self.watches.get(&type_url).is_none();
         let verdict = if first {
             let mut watch = Watch::new(&type_url, BTreeMap::new());
-            subscribe(&mut watch, &type_url, request.resource_names);
+            let pool = self.watches.pool();
+            subscribe(&mut watch, &type_url, request.resource_names, pool);
             watch.asked.clear();
             self.watches.start(&type_url, watch);
             Verdict::None
@@ -70,44 +70,56 @@ impl Protocol for Session {
             watch.settle(view, generation);
             return None;
         }
-        let items = watch.items(&view);
-        let mut resources: Vec<Arc<Resource>> = items
-            .iter()
-            .filter_map(|i| match i {
-                Item::Set(r) => Some(r.clone()),
-                Item::Missing(_) | Item::Gone(..) => None,
-            })
-            .collect();
+        let pool = self.watches.pool().clone();
+        let watch = self.watches.get_mut(type_url)?;
         let whole = type_url.is_whole();
-        if whole {
-            watch.linger(&items, hold);
-        }
+        let (mut bundles, absent) = match watch.first(&view, &pool) {
+            Some(first) => (first.bundles, first.missing),
+            None => {
+                let items = watch.items(&view);
+                if whole {
+                    watch.linger(&items, hold);
+                }
+                let (mut resources, mut absent) = (Vec::new(), Vec::new());
+                for item in items {
+                    match item {
+                        Item::Set(r) => resources.push(r),
+                        Item::Missing(name) | Item::Gone(name, _) => absent.push(name),
+                    }
+                }
+                (
+                    Bundles::from_iter([Bundle::new(resources, Vec::new())]),
+                    absent,
+                )
+            }
+        };
+        let is_empty = bundles.iter().all(|b| b.resources.is_empty());
         // Of a type that is sent by name a removal cannot be told; clusters keep theirs for later.
-        let deferred = resources.is_empty() && (hold || !whole);
+        let deferred = is_empty && (hold || !whole);
         if deferred && !watch.wants_answer() {
             watch.settle(view, generation);
             return None;
         }
         // The proxy does without; an empty response would tell it nothing, and Envoy may take it for an error.
-        if resources.is_empty() && type_url.is_optional() {
+        if is_empty && type_url.is_optional() {
             watch.leave(view, generation);
             return None;
         }
         if *type_url == TypeUrl::Cluster {
             let doubtful = watch.doubtful(&view);
-            let sent = resources.iter().map(|r| &r.name);
-            self.watches.clusters_sent(sent.chain(&doubtful));
+            let sent = bundles.iter().flat_map(|b| &b.resources);
+            self.watches
+                .clusters_sent(sent.map(|r| &r.name).chain(&doubtful));
         }
         let nonce = self.watches.next_nonce();
         let watch = self.watches.get_mut(type_url)?;
         if whole {
-            resources = watch.wanted(&view).cloned().collect();
-            resources.extend(watch.lingering().values().flatten().cloned());
+            bundles = watch.whole(&view, &pool);
         }
-        let version = version_of(&resources);
-        watch.record(nonce, view, generation, version, &items);
-        self.watches.pool_names(type_url);
-        Some(respond(type_url, version, nonce, &resources))
+        let version = Bundle::version_of(&bundles);
+        watch.record(nonce, view, generation, version, absent.iter());
+        self.watches.share_names(type_url);
+        Some(respond(type_url, version, nonce, bundles))
     }
 
     fn withdraw(&mut self, type_url: &TypeUrl) -> Option<Response> {
@@ -121,11 +133,12 @@ impl Protocol for Session {
             self.watches.clusters_sent(doubtful.iter());
         }
         let nonce = self.watches.next_nonce();
+        let pool = self.watches.pool().clone();
         let watch = self.watches.get_mut(type_url)?;
-        let resources: Vec<_> = watch.wanted(watch.base()).cloned().collect();
-        let version = version_of(&resources);
+        let bundles = watch.whole(watch.base(), &pool);
+        let version = Bundle::version_of(&bundles);
         watch.record_withdrawal(nonce, version, &names, true);
-        Some(respond(type_url, version, nonce, &resources))
+        Some(respond(type_url, version, nonce, bundles))
     }
 
     fn watches(&self) -> &Watches {
@@ -133,17 +146,12 @@ impl Protocol for Session {
     }
 }
 
-fn respond(
-    type_url: &TypeUrl,
-    version: Version,
-    nonce: Nonce,
-    resources: &[Arc<Resource>],
-) -> Response {
+fn respond(type_url: &TypeUrl, version: Version, nonce: Nonce, bundles: Bundles) -> Response {
     Response {
         type_url: type_url.clone(),
         nonce,
-        frames: discovery_response(type_url.as_str(), version, &nonce.to_string(), resources),
-        resources: resources.len(),
+        resources: bundles.iter().map(|b| b.resources.len()).sum(),
+        frames: discovery_response(type_url.as_str(), version, &nonce.to_string(), bundles),
         removed: 0,
     }
 }
@@ -151,12 +159,13 @@ fn respond(
 impl Session {
     /// Any request but the first of its type.
     fn update(&mut self, type_url: &TypeUrl, request: DiscoveryRequest) -> Verdict {
+        let pool = self.watches.pool().clone();
         let Some(watch) = self.watches.get_mut(type_url) else {
             return Verdict::None;
         };
         if request.response_nonce.is_empty() {
             // Sent before the client saw any response: a subscription, not an answer.
-            let changed = subscribe(watch, type_url, request.resource_names);
+            let changed = subscribe(watch, type_url, request.resource_names, &pool);
             if !changed {
                 watch
                     .asked
@@ -186,7 +195,7 @@ impl Session {
             }
             return verdict;
         }
-        if subscribe(watch, type_url, request.resource_names) {
+        if subscribe(watch, type_url, request.resource_names, &pool) {
             watch.answer = true;
         }
         verdict
@@ -205,8 +214,8 @@ fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, names: &[String]) {
     watch.ever_named |= !names.is_empty();
     watch.subscription.set_wildcard(wildcard);
     let listed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    let mut kept = watch.subscription.named().clone();
-    kept.retain(|n| listed.contains(&**n));
+    let kept = watch.subscription.named().iter();
+    let kept = kept.filter(|n| listed.contains(&***n)).cloned().collect();
     watch.subscription.replace(kept);
     watch
         .asked
@@ -215,14 +224,11 @@ fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, names: &[String]) {
 }
 
 /// Replaces the subscription. True if it asks for something that it did not ask for before.
-fn subscribe(watch: &mut Watch, type_url: &TypeUrl, names: Vec<String>) -> bool {
+fn subscribe(watch: &mut Watch, type_url: &TypeUrl, mut names: Vec<String>, pool: &Pool) -> bool {
     let wildcard = wants_all(watch, type_url, &names);
     watch.ever_named |= !names.is_empty();
-    let names: BTreeSet<Arc<str>> = names
-        .into_iter()
-        .filter(|n| n != WILDCARD)
-        .map(|n| watch.intern(n))
-        .collect();
+    names.retain(|n| n != WILDCARD);
+    let names = pool.names.adopt(names);
     if watch.subscription.is_wildcard() == wildcard && *watch.subscription.named() == names {
         return false;
     }

@@ -65,7 +65,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     let session = P::new(shared.limits.session(
         shared.stream_nonce(id),
         only,
-        Arc::clone(&shared.names),
+        Arc::clone(&shared.pool),
     ));
     let connection = Arc::new(Connection {
         id,
@@ -340,14 +340,13 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
     fn push(&mut self, type_url: &TypeUrl) -> Result<(), End> {
         let start = Instant::now();
         let generation = *self.generation.borrow();
-        let (config, proxy, connection) = (&self.shared.config, &mut self.proxy, &self.connection);
-        let (known, response) = blocking(|| {
-            let view = config.view(proxy, type_url);
-            (
-                view.is_known(),
-                connection.session().push(type_url, view, generation),
-            )
-        });
+        let (config, proxy) = (&self.shared.config, &mut self.proxy);
+        // Handing the thread over costs more than most pushes.
+        let view = config
+            .view_at_hand(proxy, type_url)
+            .unwrap_or_else(|| blocking(|| config.view(proxy, type_url)));
+        let known = view.is_known();
+        let response = self.connection.session().push(type_url, view, generation);
         if !known && !type_url.is_known() {
             return Err(Status::invalid_argument(format!("unknown type {type_url}")).into());
         }

@@ -1,9 +1,10 @@
 //! What a client wants of one type: everything, some names, or nothing.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::bundle::Bundle;
 use crate::names::{NamePool, Names};
+use crate::resource::{Resource, ResourceSet};
 use crate::type_url::TypeUrl;
 
 /// The name that stands for all resources of a type.
@@ -13,8 +14,8 @@ pub const WILDCARD: &str = "*";
 #[derive(Clone, Debug, Default)]
 pub struct Subscription {
     wildcard: bool,
-    /// Shared with other clients that subscribed to the same; copied before it changes.
-    named: Arc<Names>,
+    /// Shared with other clients that subscribed to the same.
+    named: Names,
     namespaced: bool,
 }
 
@@ -33,7 +34,7 @@ impl Subscription {
     }
 
     /// The names asked for, besides the wildcard.
-    pub fn named(&self) -> &BTreeSet<Arc<str>> {
+    pub fn named(&self) -> &Names {
         &self.named
     }
 
@@ -58,31 +59,66 @@ impl Subscription {
 
     /// Adds a name; true if it is new.
     pub(crate) fn add(&mut self, name: Arc<str>) -> bool {
-        !self.named.contains(&name) && Arc::make_mut(&mut self.named).insert(name)
-    }
-
-    /// Keeps the resource's own copy of a name that is subscribed to.
-    pub(crate) fn share(&mut self, name: &Arc<str>) {
-        let other_copy = |held: &Arc<str>| !Arc::ptr_eq(held, name);
-        if self.named.get(name).is_some_and(other_copy) {
-            Arc::make_mut(&mut self.named).replace(name.clone());
-        }
-    }
-
-    /// Holds the same names as others do, if somebody has them.
-    pub(crate) fn pool(&mut self, pool: &NamePool) {
-        pool.share(&mut self.named);
+        self.named.insert(name)
     }
 
     /// Removes a name; true if it was there.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
-        self.named.contains(name) && Arc::make_mut(&mut self.named).remove(name)
+        self.named.remove(name)
     }
 
     /// Replaces the names by these; returns those that are new.
-    pub(crate) fn replace(&mut self, names: BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
-        let added = names.difference(&self.named).cloned().collect();
-        self.named = Arc::new(names);
+    pub(crate) fn replace(&mut self, names: Names) -> Vec<Arc<str>> {
+        let is_new = |name: &&Arc<str>| !self.named.contains(name);
+        let added = names.iter().filter(is_new).cloned().collect();
+        self.named = names;
         added
+    }
+
+    /// Holds the same names as others do, if somebody has them.
+    pub(crate) fn share(&mut self, pool: &NamePool) {
+        pool.share(&mut self.named);
+    }
+
+    /// What a name stands for in a set: the resource of that name, and where names are namespaced all within it.
+    pub(crate) fn resolve<'a>(
+        &self,
+        name: &str,
+        set: &'a ResourceSet,
+    ) -> impl Iterator<Item = &'a Arc<Resource>> + use<'a> {
+        let prefix = self.namespaced.then(|| format!("{name}/"));
+        let within = prefix.map(|prefix| set.with_prefix(prefix));
+        set.get(name)
+            .into_iter()
+            .chain(within.into_iter().flatten())
+    }
+
+    /// Whether a name can be missing. A route table is no virtual host, so that it cannot.
+    pub(crate) fn may_miss(&self, name: &str) -> bool {
+        !self.namespaced || name.contains('/')
+    }
+
+    /// All of a set that is wanted, and the names that are not in it.
+    pub(crate) fn select(&self, set: &ResourceSet) -> Arc<Bundle> {
+        let (mut resources, mut missing) = (Vec::new(), Vec::new());
+        if self.wildcard {
+            resources.extend(set.iter().cloned());
+        }
+        for name in self.named.iter() {
+            let before = resources.len();
+            if !self.wildcard {
+                resources.extend(self.resolve(name, set).cloned());
+            }
+            let found = resources.len() > before || (self.wildcard && set.get(name).is_some());
+            if !found && self.may_miss(name) {
+                missing.push(name.clone());
+            }
+        }
+        // A virtual host may be named beside its table.
+        if self.namespaced && self.named.len() > 1 {
+            resources.sort_by(|a, b| a.name.cmp(&b.name));
+            resources.dedup_by(|a, b| a.name == b.name);
+        }
+        Bundle::new(resources, missing)
     }
 }

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use crate::bundle::{Bundle, Pool};
+use crate::frame::Bundles;
 use crate::nonce::Nonce;
 use crate::resource::{Change, Resource, Version, View};
 use crate::session::{Generation, Rejection};
@@ -54,6 +56,13 @@ impl Item {
             Self::Missing(name) | Self::Gone(name, _) => name,
         }
     }
+}
+
+/// What a client wants of a view.
+pub(crate) struct Selection {
+    pub(crate) bundles: Bundles,
+    /// Names it asked for that are not there.
+    pub(crate) missing: Vec<Arc<str>>,
 }
 
 /// The state of one type on one stream.
@@ -186,9 +195,8 @@ impl Watch {
     /// that are gone by then, and that the client had no use for when it went; those are answered one by one.
     pub(crate) fn ask(&mut self, name: Arc<str>) {
         if self.subscription.is_namespaced() {
-            let prefix = format!("{name}/");
             let under_way = self.unanswered.iter();
-            let hosts = under_way.flat_map(|s| s.view.with_prefix(&prefix));
+            let hosts = under_way.flat_map(|s| s.view.with_prefix(format!("{name}/")));
             self.asked.extend(hosts.map(|r| r.name.clone()));
         }
         self.asked.insert(name);
@@ -385,7 +393,7 @@ impl Watch {
         if self.subscription.is_wildcard() {
             items.extend(view.iter().filter(|r| differs(r)).cloned().map(Item::Set));
         }
-        for name in self.subscription.named() {
+        for name in self.subscription.named().iter() {
             let from = items.len();
             self.resolve(name, view, items);
             let named = items.split_off(from);
@@ -406,45 +414,69 @@ impl Watch {
         let from = items.len();
         items.extend(view.get(name).cloned().map(Item::Set));
         if self.subscription.is_namespaced() {
-            let prefix = format!("{name}/");
-            items.extend(view.with_prefix(&prefix).cloned().map(Item::Set));
-            // A route table is no virtual host, so that it cannot be missing.
-            if !name.contains('/') {
-                return;
-            }
+            let within = view.with_prefix(format!("{name}/"));
+            items.extend(within.cloned().map(Item::Set));
         }
-        if items.len() == from {
+        if items.len() == from && self.subscription.may_miss(name) {
             items.push(Item::Missing(name.clone()));
         }
     }
 
-    /// Takes note that a response is on its way.
-    pub(crate) fn record(
+    /// The first response to a client that holds nothing. `None` if it has to say more than what there is.
+    pub(crate) fn first(&self, view: &View, pool: &Pool) -> Option<Selection> {
+        let holds_nothing = self.initial.as_ref().is_some_and(BTreeMap::is_empty)
+            && self.suspects.is_empty()
+            && self.owed.is_empty();
+        // Under a wildcard a name that was asked for by itself has its own answer.
+        let plain = !self.subscription.is_wildcard() || self.asked.is_empty();
+        (holds_nothing && plain)
+            .then(|| self.select(view, pool))
+            .flatten()
+    }
+
+    /// All that is wanted of a view, in bundles that are shared with whoever wants the same. `None` if there is more to it.
+    pub(crate) fn select(&self, view: &View, pool: &Pool) -> Option<Selection> {
+        let subscription = &self.subscription;
+        let all = subscription.is_wildcard();
+        let others = view.others();
+        if all && !subscription.named().is_empty()
+            || subscription.is_namespaced() && !others.is_empty()
+        {
+            return None;
+        }
+        let main = pool.bundle(view.main()?, subscription);
+        let mut selection = Selection {
+            missing: main.missing.clone(),
+            bundles: Bundles::from_iter([main]),
+        };
+        if !others.is_empty() {
+            let rest: Vec<_> = if all {
+                view.iter_others().cloned().collect()
+            } else {
+                // What the first section lacks may be in another.
+                let found = selection.missing.iter().filter_map(|n| view.get(n));
+                found.cloned().collect()
+            };
+            selection.missing.retain(|n| view.get(n).is_none());
+            selection.bundles.push(Bundle::new(rest, Vec::new()));
+        }
+        Some(selection)
+    }
+
+    /// Takes note that a response is on its way. `absent`: what it says is not there.
+    pub(crate) fn record<'a>(
         &mut self,
         nonce: Nonce,
         view: View,
         generation: Generation,
         version: Version,
-        items: &[Item],
+        absent: impl Iterator<Item = &'a Arc<str>>,
     ) {
-        // Names came as strings of their own with the first request; thousands of them are worth sharing.
-        if self.initial.is_some() || !self.asked.is_empty() {
-            for item in items {
-                if let Item::Set(r) = item {
-                    self.subscription.share(&r.name);
-                }
-            }
-        }
         let mut names = std::mem::take(&mut self.asked);
         names.append(&mut self.refresh);
         names.append(&mut self.owed);
         if self.initial.take().is_some() {
-            names.extend(
-                items
-                    .iter()
-                    .filter(|i| !matches!(i, Item::Set(_)))
-                    .map(|i| i.name().clone()),
-            );
+            names.extend(absent.cloned());
         }
         self.answer = false;
         let prior = std::mem::replace(&mut self.base, view);
@@ -492,11 +524,6 @@ impl Watch {
         }
     }
 
-    /// The resources that are gone but not withdrawn.
-    pub(crate) fn lingering(&self) -> &BTreeMap<Arc<str>, Option<Arc<Resource>>> {
-        &self.lingering
-    }
-
     /// The names to withdraw now.
     pub(crate) fn take_lingering(&mut self) -> Vec<Arc<str>> {
         let names: Vec<_> = std::mem::take(&mut self.lingering).into_keys().collect();
@@ -519,9 +546,20 @@ impl Watch {
         self.push_sent(nonce, self.base.clone(), names, suspects, version);
     }
 
-    /// All that is wanted and there, by section and name.
-    pub(crate) fn wanted<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a Arc<Resource>> {
-        view.iter().filter(|r| self.subscription.covers(&r.name))
+    /// All that is wanted of a view, and what is yet to be withdrawn.
+    pub(crate) fn whole(&self, view: &View, pool: &Pool) -> Bundles {
+        let mut bundles = self.select(view, pool).map_or_else(
+            || {
+                let wanted = view.iter().filter(|r| self.subscription.covers(&r.name));
+                Bundles::from_iter([Bundle::new(wanted.cloned().collect(), Vec::new())])
+            },
+            |selection| selection.bundles,
+        );
+        if self.is_lingering() {
+            let rest = self.lingering.values().flatten().cloned().collect();
+            bundles.push(Bundle::new(rest, Vec::new()));
+        }
+        bundles
     }
 
     /// The view that was compared with last.

@@ -1,0 +1,92 @@
+//! Resources that are sent together, listed once for all clients that get the same.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::names::NamePool;
+use crate::resource::{Resource, ResourceSet, Version};
+use crate::subscription::Subscription;
+
+/// Part of a response.
+#[derive(Debug, Default)]
+pub(crate) struct Bundle {
+    pub(crate) resources: Box<[Arc<Resource>]>,
+    /// Names that were asked for and are not there.
+    pub(crate) missing: Vec<Arc<str>>,
+    /// Depends on what is in it, not on the order, so that versions of bundles can be added.
+    pub(crate) version: Version,
+    /// Bytes of the resources in a response of either protocol.
+    pub(crate) sotw_len: usize,
+    pub(crate) delta_len: usize,
+}
+
+impl Bundle {
+    pub(crate) fn new(resources: Vec<Arc<Resource>>, missing: Vec<Arc<str>>) -> Arc<Self> {
+        let mut version = Version(0);
+        let (mut sotw_len, mut delta_len) = (0, 0);
+        for resource in &resources {
+            let one = xxh3_64_with_seed(resource.name.as_bytes(), resource.version.0);
+            version = Version(version.0.wrapping_add(one));
+            sotw_len += resource.field(false).len();
+            delta_len += resource.field(true).len();
+        }
+        Arc::new(Self {
+            resources: resources.into(),
+            missing,
+            version,
+            sotw_len,
+            delta_len,
+        })
+    }
+
+    /// The version of several that are sent together.
+    pub(crate) fn version_of(bundles: &[Arc<Self>]) -> Version {
+        let sum = bundles
+            .iter()
+            .fold(0u64, |sum, b| sum.wrapping_add(b.version.0));
+        Version(sum)
+    }
+}
+
+/// What a bundle was made from: a set of resources, and the set of names that chose among them (0 for all).
+type Key = (u64, u64);
+
+/// What streams share: sets of names, and the bundles that are being sent.
+///
+/// When a thousand proxies connect, those of a scope are sent the same; it is put together by the first of them. A bundle
+/// lives as long as somebody is being sent it.
+#[derive(Debug, Default)]
+pub struct Pool {
+    pub(crate) names: NamePool,
+    bundles: Mutex<HashMap<Key, Weak<Bundle>>>,
+}
+
+impl Pool {
+    /// All that a client who holds nothing is to be sent of a set.
+    pub(crate) fn bundle(&self, set: &ResourceSet, wanted: &Subscription) -> Arc<Bundle> {
+        let names = if wanted.is_wildcard() {
+            wanted.named().is_empty().then_some(0)
+        } else {
+            wanted.named().id()
+        };
+        let Some(names) = names else {
+            return wanted.select(set);
+        };
+        let key = (set.id(), names);
+        if let Some(held) = self.bundles().get(&key).and_then(Weak::upgrade) {
+            return held;
+        }
+        // Made without the lock: two that come at the same time may both make it, which costs less than all waiting.
+        let bundle = wanted.select(set);
+        let mut bundles = self.bundles();
+        bundles.retain(|_, bundle| bundle.strong_count() > 0);
+        bundles.insert(key, Arc::downgrade(&bundle));
+        bundle
+    }
+
+    fn bundles(&self) -> MutexGuard<'_, HashMap<Key, Weak<Bundle>>> {
+        self.bundles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
