@@ -1,4 +1,5 @@
-//! When a change is pushed: after a quiet time, or when it has waited long enough. No clock in here; callers pass the time.
+//! When a change is pushed: the first after a quiet time almost at once, more that follow when they pause, or when they
+//! have waited long enough. No clock in here; callers pass the time.
 
 use std::collections::BTreeMap;
 
@@ -109,6 +110,8 @@ pub(crate) struct Due {
 struct Waiting {
     due: Due,
     last: Instant,
+    /// When it is due at the latest.
+    latest: Instant,
     at_once: bool,
 }
 
@@ -117,6 +120,8 @@ struct Waiting {
 pub(crate) struct Debouncer {
     settings: Debounce,
     waiting: Option<Waiting>,
+    /// When something last came or was taken.
+    active: Option<Instant>,
 }
 
 impl Debouncer {
@@ -125,13 +130,23 @@ impl Debouncer {
         Self {
             settings,
             waiting: None,
+            active: None,
         }
     }
 
-    /// Adds a request. With endpoints not debounced, one for endpoints alone is due at once, and takes with it whatever
-    /// waits: the snapshot it is answered from holds those changes too.
+    /// Adds a request. The first after a quiet time waits only for those that come with it. With endpoints not debounced,
+    /// one for endpoints alone is due at once, and takes with it whatever waits: the snapshot it is answered from holds
+    /// those changes too.
     pub(crate) fn add(&mut self, request: Request, now: Instant) {
         let at_once = !self.settings.endpoints && request.endpoints_only();
+        let quiet = self
+            .active
+            .is_none_or(|active| active + self.settings.after <= now);
+        let wait = if quiet {
+            self.settings.first
+        } else {
+            self.settings.max
+        };
         let waiting = self.waiting.get_or_insert_with(|| Waiting {
             due: Due {
                 request: Request::default(),
@@ -139,11 +154,13 @@ impl Debouncer {
                 events: 0,
             },
             last: now,
+            latest: now + wait,
             at_once: false,
         });
         waiting.due.request.merge(request);
         waiting.due.events += 1;
         waiting.last = now;
+        self.active = Some(now);
         waiting.at_once |= at_once;
     }
 
@@ -153,12 +170,13 @@ impl Debouncer {
         if waiting.at_once {
             return Some(waiting.due.since);
         }
-        Some((waiting.last + self.settings.after).min(waiting.due.since + self.settings.max))
+        Some((waiting.last + self.settings.after).min(waiting.latest))
     }
 
     /// Takes what is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Due> {
         self.deadline().filter(|deadline| *deadline <= now)?;
+        self.active = Some(now);
         self.drain()
     }
 
@@ -176,6 +194,7 @@ mod tests {
 
     fn debouncer(endpoints: bool) -> Debouncer {
         Debouncer::new(Debounce {
+            first: Duration::from_millis(5),
             after: Duration::from_millis(100),
             max: Duration::from_secs(1),
             endpoints,
@@ -190,9 +209,33 @@ mod tests {
         Duration::from_millis(millis)
     }
 
+    /// A debouncer that has just let something through.
+    fn busy(endpoints: bool, now: Instant) -> Debouncer {
+        let mut busy = debouncer(endpoints);
+        busy.add(change(Kind::Service, "z"), now - ms(5));
+        assert!(busy.take(now).is_some());
+        busy
+    }
+
+    #[test]
+    fn the_first_change_goes_out_almost_at_once() {
+        let (mut debouncer, start) = (debouncer(true), Instant::now());
+        debouncer.add(change(Kind::Service, "a"), start);
+        debouncer.add(change(Kind::Service, "b"), start + ms(4));
+        assert_eq!(debouncer.take(start + ms(4)), None);
+        assert_eq!(debouncer.take(start + ms(5)).unwrap().events, 2);
+        // Those that follow are a burst.
+        debouncer.add(change(Kind::Service, "a"), start + ms(50));
+        assert_eq!(debouncer.deadline(), Some(start + ms(150)));
+        assert!(debouncer.take(start + ms(150)).is_some());
+        debouncer.add(change(Kind::Service, "a"), start + ms(250));
+        assert_eq!(debouncer.deadline(), Some(start + ms(255)));
+    }
+
     #[test]
     fn a_push_waits_for_quiet() {
-        let (mut debouncer, start) = (debouncer(true), Instant::now());
+        let start = Instant::now();
+        let mut debouncer = busy(true, start);
         assert_eq!(debouncer.deadline(), None);
         debouncer.add(change(Kind::Service, "a"), start);
         debouncer.add(change(Kind::EndpointSlice, "a"), start + ms(60));
@@ -208,7 +251,8 @@ mod tests {
 
     #[test]
     fn but_not_for_ever() {
-        let (mut debouncer, start) = (debouncer(true), Instant::now());
+        let start = Instant::now();
+        let mut debouncer = busy(true, start);
         for i in 0..20 {
             debouncer.add(change(Kind::VirtualService, "a"), start + ms(i * 50));
         }
@@ -220,7 +264,8 @@ mod tests {
 
     #[test]
     fn endpoints_need_not_wait() {
-        let (mut debouncer, start) = (debouncer(false), Instant::now());
+        let start = Instant::now();
+        let mut debouncer = busy(false, start);
         debouncer.add(change(Kind::VirtualService, "a"), start);
         assert_eq!(debouncer.take(start), None);
         debouncer.add(change(Kind::Endpoints, "b"), start + ms(1));

@@ -16,6 +16,9 @@ use crate::logging::Levels;
 const MESH_CONFIG: &str = "./etc/istio/config/mesh";
 const MESH_NETWORKS: &str = "./etc/istio/config/meshNetworks";
 
+/// Long enough for objects that are applied together, too short to be felt.
+const FIRST_CHANGE_WAIT: Duration = Duration::from_millis(5);
+
 /// Variables that [`Settings::resolve`] reads itself.
 const VARIABLES: &[&str] = &[
     "PILOT_DEBOUNCE_AFTER",
@@ -73,6 +76,8 @@ pub(crate) struct Secure {
 /// When changes are pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Debounce {
+    /// How long the first change after a quiet time waits for others.
+    pub(crate) first: Duration,
     /// Quiet time to wait for.
     pub(crate) after: Duration,
     /// Longest wait.
@@ -143,11 +148,7 @@ impl Settings {
         notes.extend(env.notes(VARIABLES));
         check_sources(&args.config_dir, args.kubeconfig.as_deref(), &mut notes)?;
         let fair_share = (15 + 5 * cores).min(100);
-        let debounce = Debounce {
-            after: env.time("PILOT_DEBOUNCE_AFTER", Duration::from_millis(100))?,
-            max: env.time("PILOT_DEBOUNCE_MAX", Duration::from_secs(10))?,
-            endpoints: env.bool("PILOT_ENABLE_EDS_DEBOUNCE", true)?,
-        };
+        let debounce = debounce(args.first_change_wait, env)?;
         let flag_or = |flag: Option<pilotfish_config::Duration>, name, default| {
             flag.map_or_else(
                 || env.time(name, Duration::from_secs(default)),
@@ -219,6 +220,23 @@ impl Settings {
             notes,
         })
     }
+}
+
+/// Whoever sets istiod's variable gets what it says: then every change waits, the first one too.
+fn debounce(first: Option<pilotfish_config::Duration>, env: &Environment) -> Result<Debounce> {
+    const AFTER: &str = "PILOT_DEBOUNCE_AFTER";
+    let after = env.time(AFTER, Duration::from_millis(100))?;
+    let first = match first {
+        Some(first) => first.get(),
+        None if env.text(AFTER).is_some() => after,
+        None => FIRST_CHANGE_WAIT,
+    };
+    Ok(Debounce {
+        first: first.min(after),
+        after,
+        max: env.time("PILOT_DEBOUNCE_MAX", Duration::from_secs(10))?,
+        endpoints: env.bool("PILOT_ENABLE_EDS_DEBOUNCE", true)?,
+    })
 }
 
 fn or_if_zero(value: usize, default: usize) -> usize {
@@ -376,6 +394,7 @@ mod tests {
         assert_eq!(
             settings.debounce,
             Debounce {
+                first: Duration::from_millis(5),
                 after: Duration::from_millis(100),
                 max: Duration::from_secs(10),
                 endpoints: true
@@ -390,6 +409,21 @@ mod tests {
         assert_eq!(settings.grpc.unwrap().to_string(), ":15010");
         assert!(settings.secure.is_none());
         assert_eq!(settings.notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_debounce_that_was_set_holds_for_the_first_change_too() {
+        let env = Environment::of([("PILOT_DEBOUNCE_AFTER", "300ms")]);
+        let first = |flags: &[&str]| resolve(flags, &env).unwrap().debounce.first;
+        assert_eq!(first(&[]), Duration::from_millis(300));
+        assert_eq!(
+            first(&["--first-change-wait", "20ms"]),
+            Duration::from_millis(20)
+        );
+        assert_eq!(
+            first(&["--first-change-wait", "2s"]),
+            Duration::from_millis(300)
+        );
     }
 
     #[test]

@@ -314,6 +314,7 @@ mod tests {
     async fn the_first_push_is_at_once_and_later_ones_merge() {
         let (plane, (inputs, received)) = (plane(), mpsc::channel(4));
         let debounce = Debounce {
+            first: Duration::from_millis(100),
             after: Duration::from_millis(100),
             max: Duration::from_secs(10),
             endpoints: true,

@@ -27,6 +27,8 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 static UNKNOWN: LazyLock<Arc<Conduct>> = LazyLock::new(|| Arc::new(Conduct::unknown()));
 /// How many generations a sheet may lag behind before it is rebuilt whole.
 const HISTORY: usize = 1024;
+/// Of how many generations it is known what they took.
+const COSTS: usize = 64;
 
 /// Facts that may have numbers: some for the mesh as a whole, and several times what a service is read for.
 const SPARE_FACTS: usize = 100_000;
@@ -37,10 +39,21 @@ const FACTS_PER_SERVICE: usize = 64;
 pub struct Engine {
     state: RwLock<State>,
     /// Sheets by section. A sheet lives as long as a proxy uses it.
-    sheets: Mutex<HashMap<Section, Weak<Shared>>>,
+    pub(crate) sheets: Mutex<HashMap<Section, Weak<Shared>>>,
     /// Memos by family. A memo lives as long as a sheet of the family.
     memos: Mutex<HashMap<Section, Weak<Mutex<Memo>>>>,
-    interners: Interners,
+    pub(crate) interners: Interners,
+    /// What the last generations took so far, newest last.
+    costs: Mutex<VecDeque<(u64, Cost)>>,
+}
+
+/// What bringing sheets up to a generation took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Pieces that were lowered again.
+    pub pieces: usize,
+    /// Resources that came, went or changed, counted once for each scope.
+    pub resources: usize,
 }
 
 #[derive(Debug)]
@@ -60,11 +73,11 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Shared {
-    section: Section,
-    sheet: Mutex<Sheet>,
-    /// Pieces that scopes of the same family share. Locked after the sheet.
-    memo: Arc<Mutex<Memo>>,
+pub(crate) struct Shared {
+    pub(crate) section: Section,
+    pub(crate) sheet: Arc<Mutex<Sheet>>,
+    /// Pieces that scopes of the same family share. Locked before any sheet of it, if both are.
+    pub(crate) memo: Arc<Mutex<Memo>>,
 }
 
 /// What a change did.
@@ -74,6 +87,17 @@ pub struct Applied {
     pub changed_facts: usize,
     /// The generation it made; the same as before if nothing changed.
     pub generation: u64,
+}
+
+impl State {
+    /// Starts the next generation, which changed these facts.
+    fn advance(&mut self, changed: Arc<[Fact]>) {
+        self.generation += 1;
+        self.history.push_back((self.generation, changed));
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+    }
 }
 
 /// A connected proxy: its facts, and the sheets of its scope.
@@ -97,7 +121,7 @@ struct Sheets {
     secrets: Vec<Arc<Shared>>,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -122,6 +146,7 @@ impl Engine {
             sheets: Mutex::default(),
             memos: Mutex::default(),
             interners: Interners::default(),
+            costs: Mutex::default(),
         }
     }
 
@@ -171,8 +196,7 @@ impl Engine {
                 generation: state.generation,
             };
         }
-        state.generation += 1;
-        let generation = state.generation;
+        let generation = state.generation + 1;
         if rescoped {
             state.rescoped = generation;
         }
@@ -182,10 +206,7 @@ impl Engine {
             state.renumbered = generation;
         }
         let changed_facts = update.changed.len();
-        state.history.push_back((generation, update.changed.into()));
-        if state.history.len() > HISTORY {
-            state.history.pop_front();
-        }
+        state.advance(update.changed.into());
         state.world = next;
         Applied {
             changed_facts,
@@ -268,11 +289,19 @@ impl Engine {
     }
 
     fn refreshed(&self, shared: &Shared) -> ResourceSet {
-        let mut sheet = lock(&shared.sheet);
-        if sheet.is_current(self.generation()) {
-            return sheet.set().clone();
+        let current = |sheet: &Sheet| {
+            let current = sheet.is_current(self.generation());
+            current.then(|| sheet.set().clone())
+        };
+        if let Some(set) = current(&lock(&shared.sheet)) {
+            return set;
         }
         let mut memo = lock(&shared.memo);
+        let mut sheet = lock(&shared.sheet);
+        // Somebody may have done it meanwhile.
+        if let Some(set) = current(&sheet) {
+            return set;
+        }
         // Read under the lock of the memo, so that nobody has brought it further than this world.
         let (world, generation) = {
             let state = self.read();
@@ -280,7 +309,7 @@ impl Engine {
                 .history
                 .front()
                 .is_some_and(|(first, _)| *first > memo.generation + 1);
-            if missed || memo.is_empty() || memo.generation < state.renumbered {
+            if missed || memo.is_useless() || memo.generation < state.renumbered {
                 memo.forget(state.generation);
             }
             let since = memo.generation;
@@ -290,13 +319,55 @@ impl Engine {
             (state.world.clone(), state.generation)
         };
         memo.generation = generation;
-        sheet.refresh(Work {
-            section: &shared.section,
-            world: &world,
-            memo: &mut memo,
-            shared: &self.interners,
+        let latest = memo.latest.upgrade();
+        let latest = latest.filter(|latest| {
+            shared.section.is_shared_whole() && !Arc::ptr_eq(latest, &shared.sheet)
         });
+        let like = latest.as_deref().map(lock);
+        let like = like.as_deref().filter(|like| like.is_current(generation));
+        let work = Work::new(&shared.section, &world, &mut memo, &self.interners);
+        let cost = sheet.refresh(work, like);
+        memo.latest = Arc::downgrade(&shared.sheet);
+        drop(memo);
+        if cost != Cost::default() {
+            self.add_cost(generation, cost);
+        }
         sheet.set().clone()
+    }
+
+    /// What the translation of a generation has taken so far. Nothing is translated before somebody asks; what was not
+    /// asked for in time counts for the generation that it was asked for in.
+    pub fn cost(&self, generation: u64) -> Cost {
+        let costs = lock(&self.costs);
+        let found = costs.iter().rev().find(|(of, _)| *of == generation);
+        found.map_or_else(Cost::default, |(_, cost)| *cost)
+    }
+
+    fn add_cost(&self, generation: u64, more: Cost) {
+        let mut costs = lock(&self.costs);
+        match costs.iter_mut().rev().find(|(of, _)| *of == generation) {
+            Some((_, cost)) => {
+                cost.pieces += more.pieces;
+                cost.resources += more.resources;
+            }
+            None => costs.push_back((generation, more)),
+        }
+        if costs.len() > COSTS {
+            costs.pop_front();
+        }
+    }
+
+    /// The current world and its generation.
+    pub(crate) fn now(&self) -> (Arc<World>, u64) {
+        let state = self.read();
+        (state.world.clone(), state.generation)
+    }
+
+    /// Starts a generation in which no fact changed, so that everybody asks again.
+    pub(crate) fn wake(&self) -> u64 {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.advance(Arc::default());
+        state.generation
     }
 
     /// Whether the sheets of a proxy are those of its scope still.
@@ -362,7 +433,7 @@ impl Engine {
         sheets.retain(|_, w| w.strong_count() > 0);
         let shared = Arc::new(Shared {
             section: section.clone(),
-            sheet: Mutex::default(),
+            sheet: Arc::default(),
             memo: self.memo(&section),
         });
         sheets.insert(section, Arc::downgrade(&shared));

@@ -10,6 +10,7 @@
 //! No clock, no I/O, no randomness: what is returned depends on the objects applied, not on their order or history.
 #![deny(clippy::disallowed_methods)]
 
+mod audit;
 mod engine;
 mod facts;
 mod intern;
@@ -18,5 +19,6 @@ mod section;
 mod selectors;
 mod sheet;
 
-pub use engine::{Applied, Engine, Proxy};
+pub use audit::{Audit, Difference, Wrong};
+pub use engine::{Applied, Cost, Engine, Proxy};
 pub use facts::{NodeError, ProxyFacts};

@@ -1,7 +1,7 @@
 //! Pieces as scopes share them: a piece serves every scope that agrees with what it asked about the proxy.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use pilotfish_config::Diagnostic;
@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::intern::FactIds;
 use crate::section::{HostBytes, PieceKey};
+use crate::sheet::Sheet;
 
 /// How many generations a sheet may lag behind before it starts again.
 const LOG: usize = 1024;
@@ -57,6 +58,11 @@ impl Piece {
             facts: numbers,
         }
     }
+
+    /// Whether this is what the proxy gets: it answers all that was asked as it was answered.
+    pub(crate) fn serves(&self, client: &Client) -> bool {
+        self.known.iter().all(|k| client.agrees(k))
+    }
 }
 
 /// The pieces of all scopes of one family: scopes that differ in nothing but what pieces can ask about.
@@ -75,6 +81,10 @@ pub(crate) struct Memo {
     log: VecDeque<(u64, Vec<Arc<PieceKey>>)>,
     /// Entries without pieces are swept when there are this many.
     sweep_at: usize,
+    /// Something in here is wrong.
+    distrusted: bool,
+    /// The sheet that was refreshed last: the next scope starts from it.
+    pub(crate) latest: Weak<Mutex<Sheet>>,
 }
 
 #[derive(Debug, Default)]
@@ -85,9 +95,14 @@ struct Entry {
 }
 
 impl Memo {
-    /// Whether nothing was built yet.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// Whether there is nothing to keep: nothing was built yet, or something was built wrong.
+    pub(crate) fn is_useless(&self) -> bool {
+        self.entries.is_empty() || self.distrusted
+    }
+
+    /// Makes whoever comes next start again.
+    pub(crate) fn distrust(&mut self) {
+        self.distrusted = true;
     }
 
     /// The one allocation of a key.
@@ -106,7 +121,7 @@ impl Memo {
         pieces
             .iter()
             .filter_map(Weak::upgrade)
-            .find(|p| p.known.iter().all(|k| client.agrees(k)))
+            .find(|p| p.serves(client))
     }
 
     /// Takes note of a piece that was just built.

@@ -118,6 +118,22 @@ pub(crate) fn source_names(sources: &BTreeSet<ObjectKey>) -> Arc<[Text]> {
 }
 
 impl Section {
+    /// What it is about, in words.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Clusters(..) => "clusters",
+            Self::Endpoints(..) => "endpoints",
+            Self::Routes(..) => "routes",
+            Self::Tables(..) => "route tables",
+            Self::Hosts(..) => "virtual hosts",
+            Self::Listeners(..) => "listeners",
+            Self::InboundClusters(..) => "inbound clusters",
+            Self::InboundListeners(..) => "inbound listeners",
+            Self::Names(..) => "names",
+            Self::Secrets(..) => "secrets",
+        }
+    }
+
     /// The proxy as pieces may ask about it.
     pub(crate) fn client(&self) -> &Client {
         match self {
@@ -129,6 +145,11 @@ impl Section {
             Self::Names(s) => &s.client,
             Self::Secrets(s, _) => &s.client,
         }
+    }
+
+    /// Whether resources of a piece are the same for every scope that the piece serves.
+    pub(crate) const fn is_shared_whole(&self) -> bool {
+        !matches!(self, Self::Listeners(..))
     }
 
     /// The section without what pieces can ask about: scopes of which it is equal share pieces.

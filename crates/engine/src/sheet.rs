@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilotfish_config::Diagnostic;
+use pilotfish_lower::Client;
 use pilotfish_lower::route::{self, TableKey};
 use pilotfish_mesh::{Reader, Text, World};
 use pilotfish_xds::{Resource, ResourceSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::engine::Cost;
 use crate::memo::{Memo, Output, Piece};
 use crate::section::{HostBytes, Interners, PieceKey, Section};
 
 /// The state of a section: its pieces and the resources they make.
 ///
 /// Invariant after [`Sheet::refresh`]: `set` equals what a new sheet of the same section would compute from the world.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sheet {
     generation: u64,
     pieces: FxHashMap<Arc<PieceKey>, Arc<Piece>>,
@@ -24,10 +26,12 @@ pub(crate) struct Sheet {
     tables: FxHashMap<TableKey, Spliced>,
     /// Resources of pieces that are stamped for this scope.
     stamped: FxHashMap<Arc<PieceKey>, Vec<Arc<Resource>>>,
+    /// Resources that came, went or changed in the last refresh.
+    changed: usize,
 }
 
 /// A table as it was last put together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Spliced {
     parts: Vec<Arc<HostBytes>>,
     /// Where the part of a host is.
@@ -57,9 +61,26 @@ pub(crate) struct Work<'a> {
     pub(crate) world: &'a World,
     pub(crate) memo: &'a mut Memo,
     pub(crate) shared: &'a Interners,
+    /// Pieces that had to be built.
+    built: usize,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    pub(crate) const fn new(
+        section: &'a Section,
+        world: &'a World,
+        memo: &'a mut Memo,
+        shared: &'a Interners,
+    ) -> Self {
+        Self {
+            section,
+            world,
+            memo,
+            shared,
+            built: 0,
+        }
+    }
+
     /// A piece: what another scope has built, or built here.
     fn piece(&mut self, key: &Arc<PieceKey>) -> Arc<Piece> {
         if let Some(found) = self.memo.find(key, self.section.client()) {
@@ -69,6 +90,7 @@ impl Work<'_> {
         let output = self
             .section
             .build(reader, key, self.shared, |key| self.memo.key(key));
+        self.built += 1;
         let piece = Arc::new(output);
         self.memo.insert(key, &piece);
         piece
@@ -91,8 +113,19 @@ impl Sheet {
         self.pieces.values().flat_map(|p| &p.diagnostics)
     }
 
-    /// Brings the sheet up to the memo's generation.
-    pub(crate) fn refresh(&mut self, mut work: Work<'_>) {
+    /// Takes over what another scope of the family has, as of the memo's generation, if there is nothing in here. Most of
+    /// it serves this scope as well; returns what does not.
+    fn start_from(&mut self, other: &Self, client: &Client) -> BTreeSet<Arc<PieceKey>> {
+        *self = other.clone();
+        let others_own = self
+            .pieces
+            .iter()
+            .filter(|(_, piece)| !piece.serves(client));
+        others_own.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Brings the sheet up to the memo's generation; returns what that took. `like`: a sheet of the same family that is.
+    pub(crate) fn refresh(&mut self, mut work: Work<'_>, like: Option<&Self>) -> Cost {
         if self.generation < work.memo.complete_since {
             *self = Self::default();
         }
@@ -104,8 +137,12 @@ impl Sheet {
             .cloned()
             .collect();
         if self.pieces.is_empty() {
-            dirty.insert(roots.clone());
+            match like {
+                Some(like) => dirty = self.start_from(like, work.section.client()),
+                None => drop(dirty.insert(roots.clone())),
+            }
         }
+        self.changed = 0;
         let mut splice = Todos::new();
         let mut names = false;
         if dirty.remove(&roots) {
@@ -152,6 +189,16 @@ impl Sheet {
             self.splice_names();
         }
         self.generation = work.memo.generation;
+        Cost {
+            pieces: work.built,
+            resources: self.changed,
+        }
+    }
+
+    /// Puts something into the set that no piece made.
+    #[cfg(test)]
+    pub(crate) fn tamper(&mut self, with: &Arc<Resource>) {
+        self.set.insert(with.clone());
     }
 
     /// Replaces a piece that says which others there are: those that left go, those that came are dirty.
@@ -206,7 +253,7 @@ impl Sheet {
                     self.pieces.remove(h);
                 }
                 splice.remove(t);
-                self.set.remove(&t.name());
+                self.changed += usize::from(self.set.remove(&t.name()).is_some());
                 if let Some(table) = self.tables.remove(t) {
                     self.withdraw(&table.apart, &[]);
                 }
@@ -225,6 +272,7 @@ impl Sheet {
                 .is_some_and(|have| have.version == o.version && have.sources == o.sources);
             if !kept.contains(&o.name) && ours {
                 self.set.remove(&o.name);
+                self.changed += 1;
             }
         }
     }
@@ -266,6 +314,7 @@ impl Sheet {
             .is_none_or(|have| have.version != new.version || have.sources != new.sources)
         {
             self.set.insert(new);
+            self.changed += 1;
         }
     }
 

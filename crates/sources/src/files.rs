@@ -41,7 +41,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            coalesce: Duration::from_millis(10),
+            coalesce: Duration::from_millis(2),
             settle: Duration::from_millis(100),
             rescan: Duration::from_secs(30),
             poll: Duration::from_secs(2),

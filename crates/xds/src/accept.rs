@@ -1,5 +1,6 @@
 //! The plaintext transport: accepts TCP connections and speaks HTTP/2 on them.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 
 use crate::configuration::Configuration;
+use crate::cork::cork;
 use crate::server::Server;
 use crate::service::PeerAddress;
 
@@ -105,14 +107,17 @@ async fn connection<C: Configuration>(
         .keep_alive_interval(limits.keepalive_interval)
         .keep_alive_timeout(limits.keepalive_timeout)
         .max_header_list_size(64 * 1024);
+    let (stream, uncork) = cork(stream);
     let connection =
         builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     loop {
         tokio::select! {
-            ended = &mut connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(?address, %error, "connection failed");
+            ended = poll_fn(|cx| uncork.poll(connection.as_mut(), cx)) => {
+                match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::debug!(?address, %error, "connection failed"),
+                    Err(error) => tracing::debug!(?address, %error, "connection lost"),
                 }
                 return;
             }

@@ -11,13 +11,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::bundle::Bundle;
-use crate::resource::Version;
+use crate::resource::{Resource, Version};
 
 /// Resources of at least this many bytes are shared, smaller ones are copied.
 pub const SHARE_FROM: usize = 4096;
 
-/// A piece is at most about this long, so that progress shows and the transport buffers little.
-const PIECE: usize = 64 * 1024;
+/// A piece is at most this long: what HTTP/2 puts into one frame. Memory for it is at hand, since the last one was just
+/// given back; larger buffers come from the kernel, which clears them first.
+const PIECE: usize = 16 * 1024;
 
 /// gRPC's prefix: one byte "not compressed", four bytes length.
 const PREFIX: usize = 5;
@@ -84,7 +85,7 @@ impl Frames {
             left: self.len,
             rest: self,
             at: (0, 0),
-            body: Bytes::new(),
+            written: 0,
         }
     }
 }
@@ -95,8 +96,8 @@ pub struct Pieces {
     rest: Frames,
     /// The next resource: which bundle, and which of it.
     at: (usize, usize),
-    /// The rest of a shared body.
-    body: Bytes,
+    /// How much of it was written.
+    written: usize,
     left: usize,
 }
 
@@ -104,43 +105,65 @@ impl Iterator for Pieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
-        let piece = if self.body.is_empty() {
-            self.gather()
-        } else {
-            self.body.split_to(self.body.len().min(PIECE))
-        };
+        let piece = self.shared().unwrap_or_else(|| self.gather());
         self.left = self.left.saturating_sub(piece.len());
         (!piece.is_empty()).then_some(piece)
     }
 }
 
 impl Pieces {
-    /// Copies what is small until the piece is full or a shared body is next.
+    /// The next resource, unless all are written.
+    fn resource(&mut self) -> Option<&Arc<Resource>> {
+        let bundles = &self.rest.bundles;
+        while bundles.get(self.at.0)?.resources.len() <= self.at.1 {
+            self.at = (self.at.0 + 1, 0);
+        }
+        bundles.get(self.at.0)?.resources.get(self.at.1)
+    }
+
+    /// A piece of a resource that is worth sharing, if that is next.
+    fn shared(&mut self) -> Option<Bytes> {
+        let (delta, from, head) = (self.rest.delta, self.written, self.rest.head.len());
+        let resource = self.resource()?;
+        let len = resource.field(delta).len();
+        if head > 0 || len - from < SHARE_FROM {
+            return None;
+        }
+        let to = len.min(from + PIECE);
+        let piece = resource.shared_field(delta).slice(from..to);
+        self.advance(to, len);
+        Some(piece)
+    }
+
+    /// The resource that is next was written up to `to` of `len`.
+    fn advance(&mut self, to: usize, len: usize) {
+        self.written = if to < len { to } else { 0 };
+        self.at.1 += usize::from(to == len);
+    }
+
+    /// Copies what is small until the piece is full or something to share is next.
     fn gather(&mut self) -> Bytes {
         if self.left == 0 {
             return Bytes::new();
         }
-        let mut out = BytesMut::with_capacity(self.left.min(PIECE + SHARE_FROM));
+        let mut out = BytesMut::with_capacity(self.left.min(PIECE));
         out.put_slice(&std::mem::take(&mut self.rest.head));
+        let (delta, mut from) = (self.rest.delta, self.written);
         while out.len() < PIECE {
-            let Some(bundle) = self.rest.bundles.get(self.at.0) else {
-                out.put_slice(&std::mem::take(&mut self.rest.tail));
+            let room = PIECE - out.len();
+            let Some(resource) = self.resource() else {
+                let tail = &mut self.rest.tail;
+                out.put_slice(&tail.split_to(tail.len().min(room)));
                 break;
             };
-            let Some(resource) = bundle.resources.get(self.at.1) else {
-                self.at = (self.at.0 + 1, 0);
-                continue;
-            };
-            self.at.1 += 1;
-            let field = resource.field(self.rest.delta);
-            if field.len() >= SHARE_FROM {
-                self.body = resource.shared_field(self.rest.delta);
+            let field = resource.field(delta);
+            if field.len() - from >= SHARE_FROM {
                 break;
             }
-            out.put_slice(field);
-        }
-        if out.is_empty() {
-            return self.body.split_to(self.body.len().min(PIECE));
+            let (to, len) = (field.len().min(from + room), field.len());
+            out.put_slice(&field[from..to]);
+            self.advance(to, len);
+            from = self.written;
         }
         out.freeze()
     }
@@ -297,7 +320,6 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::resource::Resource;
 
     fn bundles(resources: &[Arc<Resource>]) -> Bundles {
         Bundles::from_iter([Bundle::new(resources.to_vec(), Vec::new())])
@@ -376,12 +398,20 @@ mod tests {
         let small: Vec<_> = (0..100).map(|i| resource(&format!("s{i}"), 100)).collect();
         let frames = discovery_response("t", Version(0), "n", bundles(&small));
         assert_eq!(frames.into_pieces().count(), 1);
+        let many = [small.clone(), small.clone()].concat();
+        let frames = discovery_response("t", Version(0), "n", bundles(&many));
+        let sizes: Vec<usize> = frames.into_pieces().map(|p| p.len()).collect();
+        assert_eq!(
+            (sizes.len(), sizes[0]),
+            (2, PIECE),
+            "full before the next begins"
+        );
         let mut mixed = small;
         mixed.insert(50, large.clone());
         let frames = delta_response("t", "n", bundles(&mixed), &[]);
         let pieces: Vec<Bytes> = frames.into_pieces().collect();
-        // What comes before, the body in two pieces, what comes after.
-        assert_eq!(pieces.len(), 4);
+        // What comes before, the body in seven pieces, what comes after.
+        assert_eq!(pieces.len(), 9);
         assert_eq!(pieces[1].as_ptr(), large.shared_field(true).as_ptr());
     }
 

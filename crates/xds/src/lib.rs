@@ -28,6 +28,7 @@ mod admission;
 mod bundle;
 mod configuration;
 mod connection;
+mod cork;
 pub mod delta;
 pub mod frame;
 mod inbound;

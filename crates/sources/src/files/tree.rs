@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::Batch;
 pub(super) struct Look {
     /// All directories, for files that are new, changed or gone.
     pub(super) everything: bool,
-    /// Files that were reported as changed; true if writing them has ended.
+    /// Files that were reported as changed, and whatever else came or went; true if writing has ended.
     pub(super) files: BTreeMap<PathBuf, bool>,
     /// Do not wait for files that are being written.
     pub(super) at_once: bool,
@@ -46,6 +47,15 @@ struct Live {
     line: u32,
 }
 
+/// What is found where something was reported.
+enum There {
+    File(Arc<FileKey>, Stat),
+    /// A file that was read before and is there no more.
+    Gone(Arc<FileKey>),
+    /// Nothing that matters.
+    Nothing,
+}
+
 /// Objects that were just read, by key and definition.
 type Fresh = BTreeMap<ObjectKey, Vec<(Arc<FileKey>, u32, Object)>>;
 
@@ -61,6 +71,8 @@ pub(super) struct Tree {
     live: BTreeMap<ObjectKey, Live>,
     /// Files that were being written at the last look, or whose content is needed once more.
     pending: BTreeSet<PathBuf>,
+    /// A file may have several names: what becomes of one name may depend on another.
+    linked: bool,
     unreadable_places: Vec<Diagnostic>,
     reported: Vec<Diagnostic>,
 }
@@ -74,6 +86,7 @@ impl Tree {
             claims: Claims::default(),
             live: BTreeMap::new(),
             pending: BTreeSet::new(),
+            linked: false,
             unreadable_places: Vec::new(),
             reported: Vec::new(),
         }
@@ -97,16 +110,23 @@ impl Tree {
                 .map(|(path, ended)| (path.as_path(), *ended)),
         );
 
-        // A file we know can be looked at alone; anything else may change which files there are.
-        let known: Option<Vec<(Arc<FileKey>, Stat)>> = if look.everything {
-            None
+        // Files that have but one name can be looked at alone; then the cost is theirs, however many there are.
+        let alone = !look.everything && !self.linked && self.unreadable_places.is_empty();
+        let found: Option<Vec<There>> = if alone {
+            asked.keys().map(|path| self.judge(path)).collect()
         } else {
-            asked.keys().map(|path| self.known_file(path)).collect()
+            None
         };
-        if let Some(files) = known {
-            for (file, stat) in files {
-                let ended = asked.get(file.path.as_path()).copied();
-                self.refresh(&file, stat, ended, look.at_once, &mut touched, &mut fresh);
+        if let Some(found) = found {
+            for there in found {
+                match there {
+                    There::File(file, stat) => {
+                        let ended = asked.get(file.path.as_path()).copied();
+                        self.refresh(&file, stat, ended, look.at_once, &mut touched, &mut fresh);
+                    }
+                    There::Gone(file) => self.forget(&file, &mut touched),
+                    There::Nothing => {}
+                }
             }
         } else {
             self.walk(&asked, look.at_once, &mut touched, &mut fresh);
@@ -128,20 +148,42 @@ impl Tree {
         })
     }
 
-    /// The file at `path`, if it was read before and is still the same directory entry.
-    fn known_file(&self, path: &Path) -> Option<(Arc<FileKey>, Stat)> {
-        let file = (0..self.roots.len()).find_map(|root| {
-            let key = FileKey {
-                root,
-                path: path.to_owned(),
-            };
-            self.files.get_key_value(&key)
-        });
-        let (file, _) = file?;
-        let metadata = std::fs::metadata(path).ok()?;
-        metadata
-            .is_file()
-            .then(|| (Arc::clone(file), Stat::of(&metadata)))
+    /// What is at `path` now; `None` if that cannot be told without a look at everything.
+    fn judge(&self, path: &Path) -> Option<There> {
+        let root = self.roots.iter().position(|root| path.starts_with(root))?;
+        let key = FileKey {
+            root,
+            path: path.to_owned(),
+        };
+        let known = self.files.get_key_value(&key).map(|(key, _)| key);
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.is_file() && metadata.nlink() == 1 => Some(
+                if known.is_none() && !walk::is_config_below(path, &self.roots[root]) {
+                    There::Nothing
+                } else {
+                    let key = known.map_or_else(|| Arc::new(key.clone()), Arc::clone);
+                    There::File(key, Stat::of(&metadata))
+                },
+            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match known {
+                Some(known) => Some(There::Gone(Arc::clone(known))),
+                // Perhaps it was a directory.
+                None => {
+                    let next = self.files.range(key..).next();
+                    let below = next.is_some_and(|(file, _)| file.path.starts_with(path));
+                    (!below).then_some(There::Nothing)
+                }
+            },
+            _ => None,
+        }
+    }
+
+    /// A file is gone, and with it what it defined.
+    fn forget(&mut self, file: &Arc<FileKey>, touched: &mut BTreeSet<ObjectKey>) {
+        if let Some(state) = self.files.remove(file) {
+            touched.extend(state.keys().cloned());
+            self.claims.remove(file, &state);
+        }
     }
 
     fn walk(
@@ -159,11 +201,9 @@ impl Tree {
             .cloned()
             .collect();
         for file in gone {
-            if let Some(state) = self.files.remove(&file) {
-                touched.extend(state.keys().cloned());
-                self.claims.remove(&file, &state);
-            }
+            self.forget(&file, touched);
         }
+        self.linked = found.linked;
         self.unreadable_places = found
             .unreadable
             .iter()
@@ -447,7 +487,7 @@ mod tests {
                     None => drop(fs::remove_file(&path)),
                 }
                 let look = Look {
-                    everything: whole || content.is_none(),
+                    everything: whole,
                     files: BTreeMap::from([(path, true)]),
                     at_once: true,
                 };

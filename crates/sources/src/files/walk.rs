@@ -1,6 +1,7 @@
 //! Which files there are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -61,6 +62,8 @@ impl Stat {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) files: BTreeMap<Arc<FileKey>, Stat>,
+    /// Some file has several names, or may have: links were followed.
+    pub(super) linked: bool,
     /// Places that could not be looked into: what is known to be there is kept.
     pub(super) unreadable: Vec<(FileKey, io::Error)>,
 }
@@ -76,9 +79,7 @@ impl Found {
 
 /// Whether a file of that name is configuration.
 pub(super) fn is_config(path: &Path) -> bool {
-    let visible = path
-        .file_name()
-        .is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."));
+    let visible = path.file_name().is_some_and(|name| !is_hidden(name));
     let extension = path.extension().and_then(|extension| extension.to_str());
     visible
         && extension.is_some_and(|extension| {
@@ -88,10 +89,21 @@ pub(super) fn is_config(path: &Path) -> bool {
         })
 }
 
+/// Whether a walk of the root would take the file for configuration.
+pub(super) fn is_config_below(path: &Path, root: &Path) -> bool {
+    let below = path.strip_prefix(root).unwrap_or(path);
+    is_config(path) && !below.iter().any(is_hidden)
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
 /// All configuration files below the directories.
 pub(super) fn walk(roots: &[PathBuf]) -> Found {
     let mut walker = Walker::default();
     for (root, path) in roots.iter().enumerate() {
+        walker.found.linked |= path.is_symlink();
         walker.directory(root, path, true);
     }
     walker.found
@@ -127,18 +139,19 @@ impl Walker {
     fn try_directory(&mut self, root: usize, path: &Path) -> io::Result<()> {
         let identity = Stat::of(&std::fs::metadata(path)?).identity();
         if !self.directories.insert(identity) {
+            self.found.linked = true;
             return Ok(());
         }
-        let mut entries = std::fs::read_dir(path)?
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            self.found.linked |= entry.file_type()?.is_symlink();
+            entries.push(entry.path());
+        }
         // Sorted here, so that the name that counts does not depend on the file system.
         entries.sort();
         for path in entries {
-            let hidden = path
-                .file_name()
-                .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-            if hidden {
+            if path.file_name().is_none_or(is_hidden) {
                 continue;
             }
             let metadata = match std::fs::metadata(&path) {
@@ -156,6 +169,7 @@ impl Walker {
                 self.directory(root, &path, false);
             } else if metadata.is_file() && is_config(&path) {
                 let stat = Stat::of(&metadata);
+                self.found.linked |= metadata.nlink() > 1;
                 if self.files.insert(stat.identity()) {
                     self.found
                         .files

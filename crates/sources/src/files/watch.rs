@@ -191,11 +191,11 @@ impl Reports {
         if event.need_rescan() {
             return self.everything();
         }
-        // Opening and reading are reported too, ours among them.
+        // Opening and reading are reported too, ours among them. A file that takes a name or is gone was written before.
         let (structure, ended) = match event.kind {
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => (false, true),
             EventKind::Access(_) => return,
-            EventKind::Modify(ModifyKind::Name(_)) => (true, true),
+            EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => (true, true),
             EventKind::Modify(_) => (false, false),
             _ => (true, false),
         };
@@ -206,15 +206,12 @@ impl Reports {
                 continue;
             };
             // A directory or a link matters when it comes, goes or changes its name; a file always does.
-            let wanted = filter(&path);
             if structure && roots.iter().any(|root| root.given == path) {
                 lock(&self.stale).extend(event.paths.iter().cloned());
+                look.everything = true;
             }
-            if wanted || structure {
+            if filter(&path) || structure {
                 relevant = true;
-                look.everything |= structure;
-            }
-            if wanted {
                 *look.files.entry(path).or_default() = ended;
             }
         }

@@ -1,0 +1,228 @@
+//! Writes of HTTP/2, which come frame by frame, collected into few large ones.
+//!
+//! HTTP/2 hands over one frame at a time and flushes each; a system call for 16 kB costs as much as one for 64 kB, and so
+//! does waking the reader. [`Corked`] takes the frames and claims to have flushed them; [`Uncork`], which polls the
+//! connection, writes what is there whenever the connection has nothing more to do. Nothing waits for a later poll.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// How much is collected at most; a connection keeps a buffer only while its client is behind.
+const MOST: usize = 64 * 1024;
+
+thread_local! {
+    /// The last buffer that was emptied on this thread: warm, and enough for all its connections.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The way out of a connection.
+#[derive(Debug)]
+struct Out {
+    stream: OwnedWriteHalf,
+    buffer: Vec<u8>,
+    written: usize,
+}
+
+impl Out {
+    /// Takes what fits; 0 if the buffer is full.
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        if self.buffer.capacity() == 0 {
+            self.buffer = SPARE.take();
+            self.buffer.reserve_exact(MOST);
+        }
+        let taken = bytes.len().min(MOST.saturating_sub(self.buffer.len()));
+        self.buffer.extend_from_slice(&bytes[..taken]);
+        taken
+    }
+
+    fn is_full(&self) -> bool {
+        self.buffer.len() >= MOST
+    }
+
+    /// Writes everything.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.buffer.len() {
+            let rest = &self.buffer[self.written..];
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.written += written,
+            }
+        }
+        self.written = 0;
+        self.buffer.clear();
+        if self.buffer.capacity() > 0 {
+            SPARE.set(std::mem::take(&mut self.buffer));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+type Shared = Arc<Mutex<Out>>;
+
+fn lock(out: &Shared) -> MutexGuard<'_, Out> {
+    out.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A TCP stream whose writes are collected.
+#[derive(Debug)]
+pub(crate) struct Corked {
+    read: OwnedReadHalf,
+    out: Shared,
+}
+
+/// Writes what a [`Corked`] stream has collected.
+#[derive(Debug)]
+pub(crate) struct Uncork(Shared);
+
+pub(crate) fn cork(stream: TcpStream) -> (Corked, Uncork) {
+    let (read, stream) = stream.into_split();
+    let out = Arc::new(Mutex::new(Out {
+        stream,
+        buffer: Vec::new(),
+        written: 0,
+    }));
+    let uncork = Uncork(out.clone());
+    (Corked { read, out }, uncork)
+}
+
+impl Uncork {
+    /// Polls the connection, then writes what that left.
+    pub(crate) fn poll<F: Future>(
+        &self,
+        connection: Pin<&mut F>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<F::Output>> {
+        let polled = connection.poll(cx);
+        let drained = lock(&self.0).poll_drain(cx);
+        match (polled, drained) {
+            (_, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+            // It has ended by shutting the stream down, which writes everything first, or by failing.
+            (Poll::Ready(output), _) => Poll::Ready(Ok(output)),
+            (Poll::Pending, _) => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Corked {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.read).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Corked {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut out = lock(&self.out);
+        if out.is_full() {
+            ready!(out.poll_drain(cx))?;
+        }
+        let mut taken = 0;
+        for slice in slices {
+            taken += out.put(slice);
+            if out.is_full() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Left to [`Uncork`].
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut out = lock(&self.out);
+        ready!(out.poll_drain(cx))?;
+        Pin::new(&mut out.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (client.expect("a client"), accepted.expect("a server").0)
+    }
+
+    #[tokio::test]
+    async fn everything_arrives_in_order_and_more_than_the_buffer_holds() {
+        let (mut client, server) = pair().await;
+        let (mut corked, uncork) = cork(server);
+        let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+        let all = sent.clone();
+        let writing = tokio::spawn(async move {
+            let work = async move {
+                for chunk in all.chunks(9_999) {
+                    corked.write_all(chunk).await?;
+                    corked.flush().await?;
+                }
+                corked.shutdown().await
+            };
+            let mut work = std::pin::pin!(work);
+            poll_fn(|cx| uncork.poll(work.as_mut(), cx)).await
+        });
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.expect("bytes");
+        writing
+            .await
+            .expect("a task")
+            .expect("a stream")
+            .expect("no error");
+        assert!(got == sent);
+    }
+
+    #[tokio::test]
+    async fn nothing_waits_for_a_later_write() {
+        let (mut client, server) = pair().await;
+        let (mut corked, uncork) = cork(server);
+        let writing = tokio::spawn(async move {
+            let work = async move {
+                corked.write_all(b"hello").await?;
+                std::future::pending::<io::Result<()>>().await
+            };
+            let mut work = std::pin::pin!(work);
+            poll_fn(|cx| uncork.poll(work.as_mut(), cx)).await
+        });
+        let mut got = [0; 5];
+        client.read_exact(&mut got).await.expect("bytes");
+        assert_eq!(&got, b"hello");
+        writing.abort();
+    }
+}
