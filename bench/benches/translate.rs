@@ -1,0 +1,160 @@
+//! The stages without sockets: deriving the world, lowering and emitting each type, one change, encoding a response.
+//!
+//! `cargo bench -p pilotfish-bench` runs all, `cargo bench -p pilotfish-bench -- clusters` those with the word in their name.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use pilotfish_bench::mesh::{Change as Edited, Edit, Size};
+use pilotfish_bench::proxy;
+use pilotfish_config::{Change, ObjectKey, Snapshot, SourceId, Store, parse};
+use pilotfish_engine::{Engine, Proxy, ProxyFacts};
+use pilotfish_mesh::Settings;
+use pilotfish_xds::{Resource, TypeUrl, Version, frame};
+
+const SIZES: [usize; 2] = [100, 1000];
+
+const TYPES: [TypeUrl; 5] = [
+    TypeUrl::Cluster,
+    TypeUrl::Endpoints,
+    TypeUrl::Listener,
+    TypeUrl::Route,
+    TypeUrl::VirtualHost,
+];
+
+fn size(services: usize) -> Size {
+    Size {
+        services,
+        endpoints: 5,
+        namespaces: 20,
+    }
+}
+
+/// Objects in a store, as a source would bring them.
+struct Objects {
+    store: Store,
+    source: SourceId,
+}
+
+impl Objects {
+    fn of(size: &Size) -> Self {
+        let mut store = Store::new();
+        let source = store.register("bench");
+        let mut objects = Self { store, source };
+        for (_, text) in size.files() {
+            objects.put(&text);
+        }
+        objects
+    }
+
+    fn put(&mut self, text: &str) -> (Arc<Snapshot>, Vec<ObjectKey>) {
+        let parsed = parse::documents(text, "bench.yaml").objects;
+        let changes = parsed.into_iter().map(Change::Upsert).collect();
+        let applied = self.store.apply(self.source, changes);
+        (applied.snapshot, applied.changed)
+    }
+
+    fn engine(&self) -> Engine {
+        let snapshot = self.store.snapshot();
+        let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
+        let engine = Engine::new(Settings::default());
+        engine.apply(&snapshot, &keys);
+        engine
+    }
+}
+
+fn sidecar(engine: &Engine) -> Proxy {
+    let node = proxy::node(0, 20).expect("a node");
+    let facts = ProxyFacts::from_node(&node).expect("facts of a node");
+    engine.connect(facts.with_hosts_apart())
+}
+
+fn world(c: &mut Criterion) {
+    let mut group = c.benchmark_group("derive the world");
+    for services in SIZES {
+        let objects = Objects::of(&size(services));
+        group.bench_function(BenchmarkId::from_parameter(services), |b| {
+            b.iter_with_large_drop(|| objects.engine());
+        });
+    }
+}
+
+/// Everything of a type for the first proxy that asks.
+fn translate(c: &mut Criterion) {
+    for kind in TYPES {
+        let mut group = c.benchmark_group(format!("lower and emit {}", kind.short()));
+        for services in SIZES {
+            let objects = Objects::of(&size(services));
+            group.bench_function(BenchmarkId::from_parameter(services), |b| {
+                let fresh = || {
+                    let engine = objects.engine();
+                    let proxy = sidecar(&engine);
+                    (engine, proxy)
+                };
+                b.iter_batched_ref(
+                    fresh,
+                    |(engine, proxy)| engine.view(proxy, &kind).len(),
+                    BatchSize::LargeInput,
+                );
+            });
+        }
+    }
+}
+
+/// A changed object until the proxy's new view is there, for a weight and for an endpoint.
+fn change(c: &mut Criterion) {
+    for (change, kind) in [
+        (Edited::Weight, TypeUrl::VirtualHost),
+        (Edited::Endpoint, TypeUrl::Endpoints),
+    ] {
+        let mut group = c.benchmark_group(format!("change {}", change.name()));
+        for services in SIZES {
+            let size = size(services);
+            let mut objects = Objects::of(&size);
+            let engine = objects.engine();
+            let mut proxy = sidecar(&engine);
+            engine.view(&mut proxy, &kind);
+            let mut round = 0;
+            group.bench_function(BenchmarkId::from_parameter(services), |b| {
+                b.iter(|| {
+                    round += 1;
+                    let Edit::Write(_, text) = change.edit(&size, round) else {
+                        return 0;
+                    };
+                    let (snapshot, changed) = objects.put(&text);
+                    engine.apply(&snapshot, &changed);
+                    engine.view(&mut proxy, &kind).len()
+                });
+            });
+        }
+    }
+}
+
+/// All clusters as one message, in pieces as the transport takes them.
+fn encode(c: &mut Criterion) {
+    let mut group = c.benchmark_group("encode clusters");
+    for services in SIZES {
+        let engine = Objects::of(&size(services)).engine();
+        let mut proxy = sidecar(&engine);
+        let view = engine.view(&mut proxy, &TypeUrl::Cluster);
+        let all: Vec<Arc<Resource>> = view.iter().cloned().collect();
+        let url = TypeUrl::Cluster.as_str();
+        group.bench_function(BenchmarkId::new("delta", services), |b| {
+            b.iter(|| drain(frame::delta_response(url, "nonce", black_box(&all), &[])));
+        });
+        group.bench_function(BenchmarkId::new("state of the world", services), |b| {
+            b.iter(|| {
+                let response = frame::discovery_response(url, Version(1), "nonce", black_box(&all));
+                drain(response)
+            });
+        });
+    }
+}
+
+fn drain(frames: frame::Frames) -> usize {
+    frames.into_pieces().map(|piece| piece.len()).sum()
+}
+
+criterion_group!(benches, world, translate, change, encode);
+criterion_main!(benches);

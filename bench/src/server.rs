@@ -1,0 +1,288 @@
+//! A server as a process: started on free ports of loopback, waited for, looked at through `/proc`, killed in the end.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const START: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(5);
+
+/// How to start one. The words of `command` may have `{dir}`, `{grpc}`, `{http}`, `{monitoring}` and `{kubeconfig}` in them.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What reports call it.
+    pub name: String,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Variables added to the environment.
+    pub env: Vec<(String, String)>,
+    /// Stands for `{kubeconfig}`.
+    pub kubeconfig: String,
+}
+
+impl Launch {
+    /// `pilotfish serve` of that binary.
+    pub fn pilotfish(binary: &Path, env: Vec<(String, String)>) -> Self {
+        let arguments = "serve --config-dir {dir} --grpc-addr 127.0.0.1:{grpc} --http-addr 127.0.0.1:{http} \
+                         --monitoring-addr 127.0.0.1:{monitoring}";
+        let mut command = vec![binary.display().to_string()];
+        command.extend(arguments.split_whitespace().map(str::to_owned));
+        Self {
+            name: "pilotfish".into(),
+            command,
+            env,
+            kubeconfig: String::new(),
+        }
+    }
+
+    /// Any other server, by a line of words.
+    pub fn peer(line: &str, kubeconfig: &str) -> Self {
+        Self {
+            name: "peer".into(),
+            command: line.split_whitespace().map(str::to_owned).collect(),
+            env: Vec::new(),
+            kubeconfig: kubeconfig.into(),
+        }
+    }
+}
+
+/// The control plane built beside this program, or `$PILOTFISH`.
+pub fn built() -> Result<PathBuf> {
+    if let Some(file) = std::env::var_os("PILOTFISH") {
+        return Ok(file.into());
+    }
+    let exe = std::env::current_exe().context("where this program lies")?;
+    let beside = exe.with_file_name("pilotfish");
+    if !beside.is_file() {
+        bail!(
+            "{} is missing: build it (cargo build --release -p pilotfish) or name one with --server",
+            beside.display()
+        );
+    }
+    Ok(beside)
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    log: PathBuf,
+    /// Where it serves xDS.
+    pub grpc: SocketAddr,
+    /// How long it took to be ready.
+    pub ready: Duration,
+}
+
+/// That many ports of loopback which nobody listens on, all different.
+fn free_ports<const N: usize>() -> Result<[SocketAddr; N]> {
+    let mut held = Vec::new();
+    let mut ports = [SocketAddr::from(([127, 0, 0, 1], 0)); N];
+    for port in &mut ports {
+        let listener = TcpListener::bind(*port).context("a free port")?;
+        *port = listener.local_addr()?;
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+impl Server {
+    /// Starts it on a directory and waits until `/ready` answers 200. `scratch` is for its log.
+    pub fn start(launch: &Launch, directory: &Path, scratch: &Path) -> Result<Self> {
+        let [grpc, http, monitoring] = free_ports()?;
+        let fill = |word: &String| {
+            word.replace("{dir}", &directory.display().to_string())
+                .replace("{grpc}", &grpc.port().to_string())
+                .replace("{http}", &http.port().to_string())
+                .replace("{monitoring}", &monitoring.port().to_string())
+                .replace("{kubeconfig}", &launch.kubeconfig)
+        };
+        let words: Vec<String> = launch.command.iter().map(fill).collect();
+        let mut server = Self::spawn(&launch.name, &words, &launch.env, grpc, scratch)?;
+        server.wait(&format!("{} is not ready", launch.name), || is_ready(http))?;
+        Ok(server)
+    }
+
+    /// Starts the server of the limit, which is this program again, and waits until it listens.
+    pub fn start_limit(recording: &Path, scratch: &Path) -> Result<Self> {
+        let [grpc] = free_ports()?;
+        let exe = std::env::current_exe().context("where this program lies")?;
+        let words = [
+            exe.display().to_string(),
+            "limit".into(),
+            recording.display().to_string(),
+            grpc.to_string(),
+        ];
+        let mut server = Self::spawn("limit", &words, &[], grpc, scratch)?;
+        server.wait("the server of the limit does not listen", || {
+            TcpStream::connect(grpc).is_ok()
+        })?;
+        Ok(server)
+    }
+
+    fn spawn(
+        name: &str,
+        words: &[String],
+        env: &[(String, String)],
+        grpc: SocketAddr,
+        scratch: &Path,
+    ) -> Result<Self> {
+        let (program, arguments) = words.split_first().context("an empty command")?;
+        let log = scratch.join(format!("{name}.log"));
+        let output = File::create(&log)?;
+        let child = Command::new(program)
+            .args(arguments)
+            .envs(env.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("starting {program}"))?;
+        Ok(Self {
+            child,
+            log,
+            grpc,
+            ready: Duration::ZERO,
+        })
+    }
+
+    fn wait(&mut self, otherwise: &str, done: impl Fn() -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !done() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{otherwise}: it ended with {status}\n{}", self.log_end());
+            }
+            if start.elapsed() > START {
+                bail!("{otherwise} after {START:?}\n{}", self.log_end());
+            }
+            std::thread::sleep(POLL);
+        }
+        self.ready = start.elapsed();
+        Ok(())
+    }
+
+    /// The last lines of its log.
+    pub fn log_end(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    /// What it has used and holds.
+    pub fn usage(&self) -> Result<Usage> {
+        Usage::of(&self.child.id().to_string())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_ready(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        write!(stream, "GET /ready HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.split(' ').nth(1) == Some("200"))
+    };
+    ask().unwrap_or(false)
+}
+
+/// What a process has used and holds, as the kernel accounts for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Time on a processor, user and system. The kernel counts in ticks of 10 ms.
+    pub cpu: Duration,
+    /// Resident memory in kB.
+    pub rss_kb: u64,
+    /// The most there ever was.
+    pub peak_kb: u64,
+}
+
+impl Usage {
+    /// Of a process by its id, or of `self`.
+    pub fn of(process: &str) -> Result<Self> {
+        let read = |file: &str| {
+            std::fs::read_to_string(format!("/proc/{process}/{file}"))
+                .with_context(|| format!("/proc/{process}/{file}: has the process ended?"))
+        };
+        let ticks = rustix::param::clock_ticks_per_second();
+        Self::parse(&read("stat")?, &read("status")?, ticks)
+            .with_context(|| format!("/proc/{process} is not as expected"))
+    }
+
+    fn parse(stat: &str, status: &str, ticks_per_second: u64) -> Option<Self> {
+        // The second field is the name in brackets, which may have spaces and brackets in it.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let time = |n| -> Option<u64> { fields.split_whitespace().nth(n)?.parse().ok() };
+        let memory = |key: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let ticks = time(11)? + time(12)?;
+        Some(Self {
+            cpu: Duration::from_millis(ticks * 1000 / ticks_per_second.max(1)),
+            rss_kb: memory("VmRSS:")?,
+            peak_kb: memory("VmHWM:")?,
+        })
+    }
+}
+
+/// Makes room for that many connections; an error says what to do.
+pub fn allow_connections(connections: usize) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    )
+    .context("raising the limit of open files")?;
+    let needed = connections as u64 + 100;
+    if let Some(most) = limit.maximum.filter(|most| *most < needed) {
+        bail!(
+            "{connections} proxies need {needed} open files and the limit is {most}: raise it with ulimit -Hn"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_from_proc() {
+        let stat =
+            "42 (a (strange) name) S 1 42 42 0 -1 4194304 5 0 0 0 150 25 0 0 20 0 3 0 100 1 2";
+        let status = "Name:\ta\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n";
+        let usage = Usage::parse(stat, status, 100).unwrap();
+        assert_eq!(
+            usage,
+            Usage {
+                cpu: Duration::from_millis(1750),
+                rss_kb: 1024,
+                peak_kb: 2048
+            }
+        );
+        assert!(Usage::parse("", status, 100).is_none());
+        assert!(Usage::of("self").unwrap().rss_kb > 0);
+    }
+
+    #[test]
+    fn ports_differ() {
+        let [a, b, c] = free_ports().unwrap();
+        assert!(a != b && b != c && a != c);
+    }
+}
