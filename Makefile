@@ -1,9 +1,9 @@
 # One command for each thing a person wants to do here. The scripts do the work and can be called alone.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint parity bench fuzz clean
+.PHONY: help demo test check fmt lint parity bench side-by-side fuzz clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## the bookshop with real Envoys while the canary's weight changes (DEMO_SECONDS=n ends it)
 	@scripts/prepare demo
@@ -25,8 +25,11 @@ lint: ## clippy, warnings are errors
 parity: ## compare with the recorded istiod, where ../shared is there
 	@scripts/parity
 
-bench: ## the same mesh against istiod and ours, where ../shared is there (BENCH_ARGS="--only ours")
+bench: ## what the server costs, and how that grows (BENCH_ARGS="--growth", BENCH_ARGS=--help, BENCH_ARGS=micro)
 	@scripts/bench $(BENCH_ARGS)
+
+side-by-side: ## the same mesh against istiod and ours, where ../shared is there (BENCH_ARGS="--only ours")
+	@scripts/side-by-side $(BENCH_ARGS)
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60)
 	@scripts/fuzz $${FUZZ_SECONDS:-60}

@@ -1,6 +1,6 @@
 //! The stages without sockets: deriving the world, lowering and emitting each type, one change, encoding a response.
 //!
-//! `cargo bench -p pilotfish-bench` runs all, `cargo bench -p pilotfish-bench -- clusters` those with the word in their name.
+//! `make bench BENCH_ARGS=micro` runs all, `BENCH_ARGS="micro CDS"` those with the word in their name.
 
 use std::hint::black_box;
 use std::sync::Arc;

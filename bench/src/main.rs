@@ -6,7 +6,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -114,6 +115,7 @@ struct Options {
         value_name = "N,…",
         value_delimiter = ',',
         default_value = "100,1000,5000",
+        value_parser = at_least::<1>,
         help_heading = "Growth"
     )]
     growth_services: Vec<usize>,
@@ -123,6 +125,7 @@ struct Options {
         value_name = "N,…",
         value_delimiter = ',',
         default_value = "100,1000,2000",
+        value_parser = at_least::<1>,
         help_heading = "Growth"
     )]
     growth_proxies: Vec<usize>,
@@ -190,14 +193,21 @@ impl Options {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command {
-        Some(Command::Limit { recording, address }) => {
-            limit::serve(Recording::read(&recording)?, address).await
-        }
+    let done = match cli.command {
+        Some(Command::Limit { recording, address }) => serve_limit(&recording, address).await,
         None => bench(&cli.options).await,
+    };
+    if let Err(error) = done {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
     }
+    ExitCode::SUCCESS
+}
+
+async fn serve_limit(recording: &Path, address: SocketAddr) -> Result<()> {
+    limit::serve(Recording::read(recording)?, address).await
 }
 
 async fn bench(options: &Options) -> Result<()> {

@@ -46,10 +46,13 @@ pub fn node(index: usize, namespaces: usize) -> Result<Node> {
     Ok(Node::decode(any.value)?)
 }
 
+/// Names that a resource refers to.
+type Named = Arc<[Arc<str>]>;
+
 /// What resources of one type name of another: clusters their endpoints, listeners their route tables.
 #[derive(Clone, Debug, Default)]
 struct References {
-    by_resource: OrdMap<Arc<str>, Arc<[Arc<str>]>>,
+    by_resource: OrdMap<Arc<str>, Named>,
     /// How many resources name it.
     wanted: OrdMap<Arc<str>, u32>,
 }
@@ -62,7 +65,7 @@ struct Difference {
 }
 
 impl References {
-    fn set(&mut self, resource: Arc<str>, names: Arc<[Arc<str>]>, difference: &mut Difference) {
+    fn set(&mut self, resource: Arc<str>, names: Named, difference: &mut Difference) {
         for name in &*names {
             let count = self.wanted.entry(name.clone()).or_insert(0);
             *count += 1;
@@ -101,7 +104,7 @@ impl References {
 #[derive(Debug, Default)]
 struct Page {
     /// Resources and what they name.
-    resources: Vec<(Arc<str>, Arc<[Arc<str>]>)>,
+    resources: Vec<(Arc<str>, Named)>,
     /// The references of a proxy that has this page and no other.
     alone: References,
     /// All names of the page, encoded as a subscription.
@@ -131,7 +134,7 @@ impl Page {
         let mut page = Self::default();
         let mut ignored = Difference::default();
         for (name, body) in response.bodies(mode) {
-            let names: Arc<[Arc<str>]> = match response.kind {
+            let names: Named = match response.kind {
                 Type::Cds => wire::endpoints_of(body).into_iter().collect(),
                 Type::Lds => wire::tables_of(body).into(),
                 Type::Rds => {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-const START: Duration = Duration::from_secs(120);
+const START: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(5);
 
 /// How to start one. The words of `command` may have `{dir}`, `{grpc}`, `{http}`, `{monitoring}` and `{kubeconfig}` in them.
