@@ -11,7 +11,8 @@ use pilotfish_bench::proxy;
 use pilotfish_config::{Change, ObjectKey, Snapshot, SourceId, Store, parse};
 use pilotfish_engine::{Engine, Proxy, ProxyFacts};
 use pilotfish_mesh::Settings;
-use pilotfish_xds::{Resource, TypeUrl, Version, frame};
+use pilotfish_protos::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use pilotfish_xds::{Generation, Protocol, SessionConfig, TypeUrl, View, delta, sotw};
 
 const SIZES: [usize; 2] = [100, 1000];
 
@@ -131,29 +132,43 @@ fn change(c: &mut Criterion) {
     }
 }
 
-/// All clusters as one message, in pieces as the transport takes them.
+/// All clusters as one message, in pieces as the transport takes them, for a stream that just asked for them.
 fn encode(c: &mut Criterion) {
     let mut group = c.benchmark_group("encode clusters");
+    let url = || TypeUrl::Cluster.as_str().to_owned();
+    let delta = DeltaDiscoveryRequest {
+        type_url: url(),
+        ..Default::default()
+    };
+    let sotw = DiscoveryRequest {
+        type_url: url(),
+        ..Default::default()
+    };
     for services in SIZES {
         let engine = Objects::of(&size(services)).engine();
-        let mut proxy = sidecar(&engine);
-        let view = engine.view(&mut proxy, &TypeUrl::Cluster);
-        let all: Vec<Arc<Resource>> = view.iter().cloned().collect();
-        let url = TypeUrl::Cluster.as_str();
+        let view = engine.view(&mut sidecar(&engine), &TypeUrl::Cluster);
         group.bench_function(BenchmarkId::new("delta", services), |b| {
-            b.iter(|| drain(frame::delta_response(url, "nonce", black_box(&all), &[])));
+            let open = || opened::<delta::Session>(delta.clone());
+            b.iter_batched_ref(open, |s| push(s, &view), BatchSize::SmallInput);
         });
         group.bench_function(BenchmarkId::new("state of the world", services), |b| {
-            b.iter(|| {
-                let response = frame::discovery_response(url, Version(1), "nonce", black_box(&all));
-                drain(response)
-            });
+            let open = || opened::<sotw::Session>(sotw.clone());
+            b.iter_batched_ref(open, |s| push(s, &view), BatchSize::SmallInput);
         });
     }
 }
 
-fn drain(frames: frame::Frames) -> usize {
-    frames.into_pieces().map(|piece| piece.len()).sum()
+fn opened<P: Protocol>(request: P::Request) -> P {
+    let mut session = P::new(SessionConfig::default());
+    let taken = session.on_request(request);
+    assert!(taken.is_ok(), "a first request");
+    session
+}
+
+fn push<P: Protocol>(session: &mut P, view: &View) -> usize {
+    let response = session.push(&TypeUrl::Cluster, black_box(view.clone()), Generation(1));
+    let pieces = response.into_iter().flat_map(|r| r.frames.into_pieces());
+    pieces.map(|piece| piece.len()).sum()
 }
 
 criterion_group!(benches, world, translate, change, encode);

@@ -1,7 +1,8 @@
 //! The limit: a bare server of the same gRPC stack that sends recorded bytes from memory and does nothing else.
 //!
-//! What remains between it and the control plane is the control plane's own work. It is set up as `pilotfish-xds` sets up
-//! its connections, runs with the same allocator, and hands out shared bytes in pieces of the same size, without a codec.
+//! It is set up as `pilotfish-xds` sets up its connections, runs with the same allocator, and hands out shared bytes in
+//! pieces, without a codec. The stack writes them as it does by itself; a server that collects writes can be below the limit
+//! in that, and is above it by its own work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -27,7 +28,7 @@ use tonic::{Status, Streaming};
 
 use crate::wire::{self, Mode, Raw, Type};
 
-/// As long as the pieces of `pilotfish-xds`.
+/// Several of HTTP/2's frames; the stack cuts them again.
 const PIECE: usize = 64 * 1024;
 
 /// A response as one proxy got it.

@@ -53,8 +53,8 @@ What the columns mean:
 Connecting is paced by the server (PILOT_MAX_REQUESTS_PER_SECOND), and that is part of its p99; to measure the work alone:
   pilotfish-bench --env PILOT_MAX_REQUESTS_PER_SECOND=10000
 
-The limit is what the same gRPC stack needs to send the same bytes if it does nothing else. No server that is built on it
-can be cheaper.
+The limit is what the same gRPC stack needs to send the same bytes if it does nothing else. What is above it is the
+server's own work.
 
 --peer takes any server that reads the directory. istiod reads only from Kubernetes; `make side-by-side` compares with it,
 where ../shared is at hand.";
