@@ -177,34 +177,38 @@ fn every_crate_takes_the_lints_of_the_workspace() {
     }
 }
 
-#[test]
-fn every_file_says_what_it_is_and_is_of_a_size_to_be_read() {
-    let mut open: Vec<PathBuf> = crates()
-        .iter()
-        .map(|name| root().join("crates").join(name))
-        .collect();
-    let (mut seen, mut wrong) = (0, Vec::new());
+/// All files of Rust below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let (mut open, mut found) = (vec![folder.to_path_buf()], Vec::new());
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(&folder).unwrap().flatten() {
             let path = entry.path();
             if path.is_dir() {
                 open.push(path);
-                continue;
-            }
-            if path.extension().is_none_or(|extension| extension != "rs") {
-                continue;
-            }
-            seen += 1;
-            let (text, shown) = (read(&path), path.display().to_string());
-            if !text.starts_with("//!") {
-                wrong.push(format!("{shown} does not begin with `//!`"));
-            }
-            let lines = text.lines().count();
-            if lines >= MAX_LINES {
-                wrong.push(format!("{shown} has {lines} lines; split it"));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
             }
         }
     }
+    found
+}
+
+#[test]
+fn every_file_says_what_it_is_and_is_of_a_size_to_be_read() {
+    let of_crate = |name: &String| sources(&root().join("crates").join(name));
+    let files: Vec<PathBuf> = crates().iter().flat_map(of_crate).collect();
+    let mut wrong = Vec::new();
+    for path in &files {
+        let (text, shown) = (read(path), path.display().to_string());
+        if !text.starts_with("//!") {
+            wrong.push(format!("{shown} does not begin with `//!`"));
+        }
+        let lines = text.lines().count();
+        if lines >= MAX_LINES {
+            wrong.push(format!("{shown} has {lines} lines; split it"));
+        }
+    }
+    let seen = files.len();
     assert!(seen > 50, "only {seen} files found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -216,4 +220,37 @@ fn manifests_are_read_rightly() {
                 [build-dependencies]\npilotfish-mesh.workspace = true\n[dependencies.pilotfish-xds]\nworkspace = true\n";
     let found: Vec<_> = dependencies(text).into_iter().collect();
     assert_eq!(found, ["config", "ir", "mesh", "xds"]);
+}
+
+/// A variable that shapes output is read by some stage of translation; one that is said to have no effect is read by none.
+#[test]
+fn variables_do_what_is_said_of_them() {
+    let text = read(&root().join("crates/control/src/environment.rs"));
+    let between = |from: &str, to: &str| {
+        let start = text.find(from).unwrap_or_else(|| panic!("{from} is there"));
+        let end = text[start..].find(to).expect("it ends");
+        &text[start..start + end]
+    };
+    let names = |part: &str| -> BTreeSet<String> {
+        let quoted = part.split('"').skip(1).step_by(2);
+        let is_name = |word: &&str| {
+            word.chars()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+        };
+        quoted.filter(is_name).map(str::to_owned).collect()
+    };
+    let mut translation = String::new();
+    for name in ["mesh", "lower", "emit", "engine", "analysis"] {
+        for file in sources(&root().join("crates").join(name).join("src")) {
+            translation.push_str(&read(&file));
+        }
+    }
+    let is_read = |name: &String| translation.contains(&format!("\"{name}\""));
+    let features = names(between("const FEATURES", "];"));
+    assert!(features.len() > 20, "{features:?}");
+    let unread: Vec<_> = features.iter().filter(|name| !is_read(name)).collect();
+    assert!(unread.is_empty(), "nothing reads {unread:?}");
+    let without = names(between("const WITHOUT_EFFECT", "\n];"));
+    let effective: Vec<_> = without.iter().filter(|name| is_read(name)).collect();
+    assert!(effective.is_empty(), "{effective:?} have an effect");
 }

@@ -24,17 +24,17 @@ const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 
 /// Longest interval Envoy takes: entries of the application's own address never age.
 const FOREVER: Millis = Millis::secs(9_223_372_035);
-/// Spreads the refreshes of many proxies.
-const DNS_JITTER: Millis = Millis(100);
 
-static RESOLVER: LazyLock<core::TypedExtensionConfig> =
-    LazyLock::new(|| core::TypedExtensionConfig {
+/// A resolver that sends so many queries over one UDP socket.
+fn resolver(queries: u32) -> core::TypedExtensionConfig {
+    core::TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(pilotfish_protos::any(&CaresDnsResolverConfig {
-            udp_max_queries: Some(value::u32(100)),
+            udp_max_queries: Some(value::u32(queries)),
             ..Default::default()
         })),
-    });
+    }
+}
 
 static METADATA_EXCHANGE: LazyLock<pb::Filter> = LazyLock::new(|| pb::Filter {
     name: "istio.metadata_exchange".to_owned(),
@@ -99,13 +99,16 @@ fn discover(out: &mut pb::Cluster, cluster: &ir::Cluster, name: &str, dialect: &
             logical,
             family,
             refresh,
+            jitter,
+            queries,
         } => {
             out.load_assignment = Some(endpoint::assignment(endpoints));
             out.dns_refresh_rate = Some(value::duration(*refresh));
-            out.dns_jitter = Some(value::duration(DNS_JITTER));
+            out.dns_jitter = Some(value::duration(*jitter));
             out.respect_dns_ttl = true;
             out.dns_lookup_family = lookup_family(*family);
-            out.typed_dns_resolver_config = dialect.has(Extension::Cares).then(|| RESOLVER.clone());
+            out.typed_dns_resolver_config =
+                dialect.has(Extension::Cares).then(|| resolver(*queries));
             if *logical {
                 Type::LogicalDns
             } else {
@@ -290,9 +293,24 @@ fn common_balancing(balancing: &Balancing) -> Option<parts::CommonLbConfig> {
     let config = parts::CommonLbConfig {
         healthy_panic_threshold: balancing.panic_threshold.map(value::percent),
         locality_config_specifier: places,
+        override_host_status: balancing.sessions.then(kept_by_sessions),
         ..Default::default()
     };
     (balancing.explicit_common || config != parts::CommonLbConfig::default()).then_some(config)
+}
+
+/// Endpoints that a session may stay with: also those that drain.
+fn kept_by_sessions() -> core::HealthStatusSet {
+    use core::HealthStatus as Status;
+    let statuses = [
+        Status::Healthy,
+        Status::Draining,
+        Status::Unknown,
+        Status::Degraded,
+    ];
+    core::HealthStatusSet {
+        statuses: statuses.map(i32::from).into(),
+    }
 }
 
 fn limit(out: &mut pb::Cluster, cluster: &ir::Cluster) {

@@ -28,10 +28,12 @@ pub(crate) enum Extension {
     PreviousPriorities,
     Cares,
     UuidRequestId,
+    Quic,
+    StatefulSession,
 }
 
 /// Each extension and the name a proxy lists it by, which is not always the name of the filter we emit.
-const LISTED: [(Extension, &str); 22] = [
+const LISTED: [(Extension, &str); 24] = [
     (Extension::MetadataExchange, "istio.metadata_exchange"),
     (Extension::Stats, "istio.stats"),
     (Extension::Alpn, "istio.alpn"),
@@ -87,6 +89,11 @@ const LISTED: [(Extension, &str); 22] = [
     ),
     (Extension::Cares, "envoy.network.dns_resolver.cares"),
     (Extension::UuidRequestId, "envoy.request_id.uuid"),
+    (Extension::Quic, "envoy.transport_sockets.quic"),
+    (
+        Extension::StatefulSession,
+        "envoy.filters.http.stateful_session",
+    ),
 ];
 
 /// What a build of Envoy can do. Part of cache keys, so it holds only what changes the output: two proxies that are to be

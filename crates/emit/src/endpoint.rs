@@ -54,11 +54,11 @@ fn locality(group: &EndpointGroup, with_health: bool) -> pb::LocalityLbEndpoints
 
 fn endpoint(endpoint: &Endpoint, with_health: bool) -> pb::LbEndpoint {
     let health = match endpoint.health {
+        Health::Draining => core::HealthStatus::Draining,
         _ if !with_health => core::HealthStatus::Unknown,
         Health::Unknown => core::HealthStatus::Unknown,
         Health::Healthy => core::HealthStatus::Healthy,
         Health::Unhealthy => core::HealthStatus::Unhealthy,
-        Health::Draining => core::HealthStatus::Draining,
     };
     pb::LbEndpoint {
         health_status: health.into(),

@@ -25,6 +25,7 @@ use crate::{Dialect, cluster, names, route, value};
 /// Routes configure these filters by name.
 pub(crate) const CORS: &str = "envoy.filters.http.cors";
 pub(crate) const FAULT: &str = "envoy.filters.http.fault";
+pub(crate) const SESSION: &str = "envoy.filters.http.stateful_session";
 
 /// Statistics of the caller's side.
 pub(crate) static CLIENT_STATS: LazyLock<g::Any> =
@@ -87,6 +88,13 @@ static FAULTS: LazyLock<pb::HttpFilter> =
     LazyLock::new(|| filter(FAULT, &filters::fault::v3::HttpFault::default()));
 static CROSS_ORIGIN: LazyLock<pb::HttpFilter> =
     LazyLock::new(|| filter(CORS, &filters::cors::v3::Cors {}));
+/// Does nothing but where a route or host says how sessions are kept.
+static SESSIONS: LazyLock<pb::HttpFilter> = LazyLock::new(|| {
+    filter(
+        SESSION,
+        &filters::stateful_session::v3::StatefulSession::default(),
+    )
+});
 static CLIENT_STATS_FILTER: LazyLock<pb::HttpFilter> =
     LazyLock::new(|| packed("istio.stats", CLIENT_STATS.clone()));
 static SERVER_STATS_FILTER: LazyLock<pb::HttpFilter> =
@@ -179,6 +187,13 @@ pub(crate) fn connection_manager(http: &Http, dialect: &Dialect) -> pb::HttpConn
         common_http_protocol_options: common(http),
         http_protocol_options: http1(http),
         http2_protocol_options: http2(http),
+        http3_protocol_options: http.http3.then(core::Http3ProtocolOptions::default),
+        codec_type: if http.http3 {
+            manager::CodecType::Http3
+        } else {
+            manager::CodecType::Auto
+        }
+        .into(),
         server_name: http
             .server_name
             .as_ref()
@@ -309,7 +324,7 @@ fn http_filters(http: &Http, dialect: &Dialect) -> Vec<pb::HttpFilter> {
         }
     };
     push(
-        true,
+        http.peers,
         Extension::MetadataExchange,
         if server {
             &PEER_DOWNSTREAM
@@ -321,7 +336,7 @@ fn http_filters(http: &Http, dialect: &Dialect) -> Vec<pb::HttpFilter> {
     );
     push(http.grpc_web, Extension::GrpcWeb, &GRPC_WEB);
     push(true, Extension::GrpcStats, &GRPC_STATS);
-    push(!server, Extension::Alpn, &ALPN);
+    push(http.mesh_alpn, Extension::Alpn, &ALPN);
     push(true, Extension::Fault, &FAULTS);
     push(true, Extension::Cors, &CROSS_ORIGIN);
     let stats = if http.side == Side::Client {
@@ -330,6 +345,7 @@ fn http_filters(http: &Http, dialect: &Dialect) -> Vec<pb::HttpFilter> {
         &SERVER_STATS_FILTER
     };
     push(true, Extension::Stats, stats);
+    push(http.sessions, Extension::StatefulSession, &SESSIONS);
     if dialect.has(Extension::DynamicForwardProxy) {
         let caches = http.dns_caches.iter();
         chain.extend(caches.map(|c| forward_proxy(cluster::dns_cache(&c.host, c.family))));

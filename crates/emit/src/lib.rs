@@ -52,6 +52,11 @@ pub fn endpoints(set: &ir::EndpointSet, _dialect: &Dialect) -> Encoded {
     }
 }
 
+/// Whether a listener can be sent to the proxy. One for streams always can, and refuses what the proxy cannot serve.
+pub fn can_listen(listener: &ir::Listener, dialect: &Dialect) -> bool {
+    !listener.quic || listener::serves_quic(listener, dialect)
+}
+
 /// One listener: `envoy.config.listener.v3.Listener`.
 pub fn listener(listener: &ir::Listener, dialect: &Dialect) -> Encoded {
     let message = listener::message(listener, dialect);

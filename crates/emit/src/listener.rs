@@ -90,26 +90,34 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
         Direction::Inbound => core::TrafficDirection::Inbound,
         Direction::Outbound => core::TrafficDirection::Outbound,
     };
+    let address = |a: &Address| {
+        if listener.quic {
+            value::datagram_address(a)
+        } else {
+            value::address(a)
+        }
+    };
     let mut out = pb::Listener {
         name: value::string(&listener.name),
-        address: Some(value::address(&listener.address)),
+        address: Some(address(&listener.address)),
         additional_addresses: listener
             .additional
             .iter()
             .map(|a| pb::AdditionalAddress {
-                address: Some(value::address(a)),
+                address: Some(address(a)),
                 ..Default::default()
             })
             .collect(),
+        udp_listener_config: listener.quic.then(quic),
         filter_chains: listener
             .chains
             .iter()
-            .filter_map(|c| chain(c, dialect))
+            .filter_map(|c| chain(c, listener.quic, dialect))
             .collect(),
         default_filter_chain: listener
             .default_chain
             .as_ref()
-            .and_then(|c| chain(c, dialect)),
+            .and_then(|c| chain(c, listener.quic, dialect)),
         use_original_dst: set(listener.use_original_dst),
         transparent: set(listener.transparent),
         freebind: set(listener.bind
@@ -120,9 +128,7 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
         listener_filters_timeout: listener.inspect_timeout.map(value::duration),
         continue_on_listener_filters_timeout: listener.continue_on_timeout,
         traffic_direction: direction.into(),
-        max_connections_to_accept_per_socket_event: listener
-            .one_accept_per_event
-            .then(|| value::u32(1)),
+        max_connections_to_accept_per_socket_event: listener.accepts_per_event.map(value::u32),
         connection_balance_config: listener.exact_balance.then(exact_balance),
         per_connection_buffer_limit_bytes: listener.buffer_limit.map(value::u32),
         ..Default::default()
@@ -137,6 +143,21 @@ pub(crate) fn message(listener: &ir::Listener, dialect: &Dialect) -> pb::Listene
         out.filter_chains.push(refusal(None));
     }
     out
+}
+
+/// Whether the proxy speaks QUIC and can prove itself to clients of at least one chain. QUIC has no chain that just refuses.
+pub(crate) fn serves_quic(listener: &ir::Listener, dialect: &Dialect) -> bool {
+    let secured = |c: &Chain| c.tls.as_ref().is_some_and(|s| tls::can_serve(s, dialect));
+    dialect.has(Extension::Quic) && listener.chains.iter().any(secured)
+}
+
+/// QUIC with Envoy's defaults.
+fn quic() -> pb::UdpListenerConfig {
+    pb::UdpListenerConfig {
+        downstream_socket_config: Some(core::UdpSocketConfig::default()),
+        quic_options: Some(pb::QuicProtocolOptions::default()),
+        ..Default::default()
+    }
 }
 
 fn exact_balance() -> pb::listener::ConnectionBalanceConfig {
@@ -172,8 +193,9 @@ fn set(flag: bool) -> Option<g::BoolValue> {
 }
 
 /// A chain, or `None` if the proxy cannot terminate its TLS.
-fn chain(chain: &Chain, dialect: &Dialect) -> Option<pb::FilterChain> {
+fn chain(chain: &Chain, quic: bool, dialect: &Dialect) -> Option<pb::FilterChain> {
     let transport_socket = match &chain.tls {
+        Some(security) if quic => Some(tls::downstream_quic(security, dialect)?),
         Some(security) => Some(tls::downstream(security, dialect)?),
         None => None,
     };

@@ -9,15 +9,19 @@ use pilotfish_ir::Text;
 use pilotfish_ir::route::{
     Abort, Action, Body, ClaimMatch, Cors, Fault, Forward, HashPolicy, HeaderEdit, HeaderMatch,
     HeaderOps, HeaderValue, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Route,
-    RouteMatch, StringMatch, WeightedCluster,
+    RouteMatch, Session, StringMatch, WeightedCluster,
 };
 use pilotfish_protos::envoy::config::core::v3 as core;
 use pilotfish_protos::envoy::config::route::v3 as pb;
 use pilotfish_protos::envoy::extensions::filters::common::fault::v3 as delay;
 use pilotfish_protos::envoy::extensions::filters::http::cors::v3::CorsPolicy;
 use pilotfish_protos::envoy::extensions::filters::http::fault::v3 as fault;
+use pilotfish_protos::envoy::extensions::filters::http::stateful_session::v3 as sessions;
+use pilotfish_protos::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
+use pilotfish_protos::envoy::extensions::http::stateful_session::header::v3::HeaderBasedSessionState;
 use pilotfish_protos::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
 use pilotfish_protos::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
+use pilotfish_protos::envoy::r#type::http::v3::Cookie;
 use pilotfish_protos::envoy::r#type::matcher::v3 as matcher;
 use pilotfish_protos::google::protobuf as g;
 use prost::{Message as _, Name as _};
@@ -114,6 +118,7 @@ pub(crate) fn virtual_host(host: &ir::VirtualHost, dialect: &Dialect) -> pb::Vir
         }
         .into(),
         include_request_attempt_count: host.attempt_count,
+        typed_per_filter_config: kept(host.session.as_ref(), dialect).into_iter().collect(),
         ..Default::default()
     }
 }
@@ -138,7 +143,10 @@ fn route(route: &Route, dialect: &Dialect) -> pb::Route {
         typed_per_filter_config: filter_config(route, dialect),
         request_headers_to_add: added(request),
         request_headers_to_remove: removed(request),
-        response_headers_to_add: added(response),
+        response_headers_to_add: added(response)
+            .into_iter()
+            .chain(announced(route, dialect))
+            .collect(),
         response_headers_to_remove: removed(response),
         stat_prefix: route
             .stat_prefix
@@ -148,6 +156,19 @@ fn route(route: &Route, dialect: &Dialect) -> pb::Route {
         action: Some(action),
         ..Default::default()
     }
+}
+
+/// For a day, clients may come back over HTTP/3.
+fn announced(route: &Route, dialect: &Dialect) -> Option<core::HeaderValueOption> {
+    let port = route.http3_port.filter(|_| dialect.has(Extension::Quic))?;
+    Some(core::HeaderValueOption {
+        header: Some(core::HeaderValue {
+            key: "alt-svc".to_owned(),
+            value: format!("h3=\":{port}\"; ma=86400"),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
 }
 
 /// What filters do on this route alone. A proxy without the filter would reject its configuration.
@@ -166,7 +187,52 @@ fn filter_config(route: &Route, dialect: &Dialect) -> BTreeMap<String, g::Any> {
             pilotfish_protos::any(&faults(injected)),
         );
     }
+    configs.extend(kept(route.session.as_ref(), dialect));
     configs
+}
+
+/// What the filter for sessions is told, by its name.
+fn kept(kept: Option<&Session>, dialect: &Dialect) -> Option<(String, g::Any)> {
+    use sessions::stateful_session_per_route::Override;
+    let how = kept.filter(|_| dialect.has(Extension::StatefulSession))?;
+    let (name, config) = match how {
+        Session::Cookie { name, path } => {
+            let cookie = Cookie {
+                name: value::string(name),
+                path: value::string(path),
+                ..Default::default()
+            };
+            let config = CookieBasedSessionState {
+                cookie: Some(cookie),
+                ..Default::default()
+            };
+            (
+                "envoy.http.stateful_session.cookie",
+                pilotfish_protos::any(&config),
+            )
+        }
+        Session::Header(name) => {
+            let config = HeaderBasedSessionState {
+                name: value::string(name),
+                ..Default::default()
+            };
+            (
+                "envoy.http.stateful_session.header",
+                pilotfish_protos::any(&config),
+            )
+        }
+    };
+    let state = core::TypedExtensionConfig {
+        name: name.to_owned(),
+        typed_config: Some(config),
+    };
+    let here = sessions::StatefulSessionPerRoute {
+        r#override: Some(Override::StatefulSession(sessions::StatefulSession {
+            session_state: Some(state),
+            ..Default::default()
+        })),
+    };
+    Some((http::SESSION.to_owned(), pilotfish_protos::any(&here)))
 }
 
 fn matches(conditions: &RouteMatch) -> pb::RouteMatch {

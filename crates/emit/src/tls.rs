@@ -14,6 +14,7 @@ use pilotfish_ir::tls::{
 use pilotfish_protos::envoy::config::cluster::v3::cluster::TransportSocketMatch;
 use pilotfish_protos::envoy::config::core::v3::{self as core, TransportSocket};
 use pilotfish_protos::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
+use pilotfish_protos::envoy::extensions::transport_sockets::quic::v3::QuicDownstreamTransport;
 use pilotfish_protos::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
 use pilotfish_protos::envoy::extensions::transport_sockets::tls::v3::{
     self as tls, CommonTlsContext,
@@ -138,18 +139,39 @@ pub(crate) fn can_serve(security: &DownstreamTls, dialect: &Dialect) -> bool {
 
 /// The socket of a chain, or `None` if the proxy cannot terminate this TLS.
 pub(crate) fn downstream(security: &DownstreamTls, dialect: &Dialect) -> Option<TransportSocket> {
-    if !can_serve(security, dialect) {
-        return None;
-    }
-    let context = match security {
+    server_context(security, dialect).map(|context| tls_socket(&context))
+}
+
+/// The same over QUIC.
+pub(crate) fn downstream_quic(
+    security: &DownstreamTls,
+    dialect: &Dialect,
+) -> Option<TransportSocket> {
+    let config = QuicDownstreamTransport {
+        downstream_tls_context: Some(server_context(security, dialect)?),
+        ..Default::default()
+    };
+    Some(socket(
+        "envoy.transport_sockets.quic",
+        pilotfish_protos::any(&config),
+    ))
+}
+
+fn server_context(
+    security: &DownstreamTls,
+    dialect: &Dialect,
+) -> Option<tls::DownstreamTlsContext> {
+    can_serve(security, dialect).then(|| match security {
         DownstreamTls::Mutual(mutual) => mesh_server(mutual, dialect),
         DownstreamTls::Server(server) => custom_server(server, dialect),
-    };
-    Some(tls_socket(&context))
+    })
 }
 
 fn mesh_client(mutual: &MutualTls) -> tls::UpstreamTlsContext {
-    let mut alpn = vec!["istio-peer-exchange".to_owned(), "istio".to_owned()];
+    let mut alpn = vec!["istio".to_owned()];
+    if mutual.peer_exchange {
+        alpn.insert(0, "istio-peer-exchange".to_owned());
+    }
     if mutual.http2 {
         alpn.push("h2".to_owned());
     }

@@ -119,6 +119,16 @@ pub(crate) fn address(address: &Address) -> core::Address {
     }
 }
 
+/// An address that takes datagrams.
+pub(crate) fn datagram_address(of: &Address) -> core::Address {
+    use core::address::Address as Kind;
+    let mut out = address(of);
+    if let Some(Kind::SocketAddress(socket)) = &mut out.address {
+        socket.protocol = core::socket_address::Protocol::Udp.into();
+    }
+    out
+}
+
 /// Everything over the stream the proxy already has. Without a time limit: a warming resource waits for its parts.
 pub(crate) fn ads() -> core::ConfigSource {
     core::ConfigSource {

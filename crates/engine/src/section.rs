@@ -249,9 +249,9 @@ impl Section {
     /// The pieces of this section.
     fn roots(&self, r: &Reader<'_>) -> Vec<PieceKey> {
         match self {
-            Self::Clusters(s, _) => with_fixed(visible(r, &s.client)),
-            Self::Endpoints(s, _) => visible(r, &s.client),
-            Self::Names(s) => visible(r, &s.client),
+            Self::Clusters(s, _) => with_fixed(upstreams(r, &s.client)),
+            Self::Endpoints(s, _) => upstreams(r, &s.client),
+            Self::Names(s) => pieces(visible(r, &s.client)),
             Self::Routes(s, _) | Self::Hosts(s, _) | Self::Tables(s) => route::tables(r, s)
                 .into_iter()
                 .map(PieceKey::Table)
@@ -381,7 +381,20 @@ fn with_fixed(mut keys: Vec<PieceKey>) -> Vec<PieceKey> {
     keys
 }
 
-fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
+/// Services that a proxy has clusters for: those it sees, or of them those it can reach.
+fn upstreams(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
+    let mut seen = visible(r, client);
+    if let Some(reached) = gateway::reached(r, client) {
+        seen.retain(|id| reached.has(id));
+    }
+    pieces(seen)
+}
+
+fn pieces(ids: Vec<ServiceId>) -> Vec<PieceKey> {
+    ids.into_iter().map(PieceKey::Service).collect()
+}
+
+fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<ServiceId> {
     let mut by_host: BTreeMap<&Text, &ServiceId> = BTreeMap::new();
     for e in visibility::egress(r, client) {
         for s in visibility::services(r, client, &e) {
@@ -392,11 +405,7 @@ fn visible(r: &Reader<'_>, client: &pilotfish_lower::Client) -> Vec<PieceKey> {
     for id in &inferred {
         by_host.entry(&id.host).or_insert(id);
     }
-    by_host
-        .into_values()
-        .cloned()
-        .map(PieceKey::Service)
-        .collect()
+    by_host.into_values().cloned().collect()
 }
 
 /// A resource that is lowered but perhaps not encoded: somebody may have done it already.
@@ -441,6 +450,7 @@ fn clusters(all: Vec<pilotfish_ir::Cluster>, d: &Arc<Dialect>) -> Vec<Draft> {
 
 fn listeners(all: Vec<pilotfish_ir::Listener>, d: &Arc<Dialect>) -> Vec<Draft> {
     all.into_iter()
+        .filter(|l| emit::can_listen(l, d))
         .map(|l| {
             Draft::new(intern::key(&("lds", &l, d)), d, move |d| {
                 emit::listener(&l, d)

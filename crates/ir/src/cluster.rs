@@ -74,6 +74,10 @@ pub enum Discovery {
         family: DnsFamily,
         /// Refresh rate when the answer has no TTL.
         refresh: Millis,
+        /// Added at random to each.
+        jitter: Millis,
+        /// Queries over one UDP socket; 0: any number.
+        queries: u32,
     },
     /// The address the connection was meant for.
     OriginalDst {
@@ -130,7 +134,9 @@ pub struct Balancing {
     pub panic_threshold: Option<u32>,
     /// Slow start of new endpoints.
     pub warmup: Option<Warmup>,
-    /// The block is written even if all its fields are default (the inbound side).
+    /// Sessions stay with endpoints that drain.
+    pub sessions: bool,
+    /// The block is written even if all its fields are default.
     pub explicit_common: bool,
 }
 

@@ -11,7 +11,7 @@ pub struct EndpointSet {
     pub groups: Vec<EndpointGroup>,
     /// Traffic beyond what healthy endpoints may take spills at this percentage; `None` leaves the default.
     pub overprovisioning: Option<u32>,
-    /// Health is written on each endpoint (EDS does, static lists do not).
+    /// Health is written on each endpoint (EDS does, static lists do only of those that drain).
     pub with_health: bool,
 }
 

@@ -32,12 +32,14 @@ pub struct Listener {
     pub chains: Vec<Chain>,
     /// The chain for what matches none.
     pub default_chain: Option<Chain>,
-    /// Accept one connection per event.
-    pub one_accept_per_event: bool,
+    /// Most connections accepted per event; `None` leaves the default.
+    pub accepts_per_event: Option<u32>,
     /// Connections are spread evenly over the workers.
     pub exact_balance: bool,
     /// Most bytes buffered for a connection; `None` leaves the default.
     pub buffer_limit: Option<u32>,
+    /// It takes datagrams, which carry QUIC; else streams.
+    pub quic: bool,
 }
 
 /// Which way traffic flows.
@@ -213,8 +215,16 @@ pub struct Http {
     pub routes: Routes,
     /// HTTP/2 is expected.
     pub http2: bool,
+    /// HTTP/3 is spoken, and nothing else.
+    pub http3: bool,
     /// gRPC-Web is bridged.
     pub grpc_web: bool,
+    /// Peers are told who we are.
+    pub peers: bool,
+    /// The protocol of a request decides what its connection offers, so that a peer knows it is in the mesh.
+    pub mesh_alpn: bool,
+    /// Routes may keep sessions.
+    pub sessions: bool,
     /// Names resolved on demand.
     pub dns_caches: Vec<DnsCache>,
     /// Hosts nobody declared are resolved on demand too.

@@ -26,6 +26,22 @@ pub struct VirtualHost {
     pub attempt_count: bool,
     /// Plain-text requests are refused or redirected.
     pub require_tls: bool,
+    /// How sessions are kept where a route says nothing else.
+    pub session: Option<Session>,
+}
+
+/// How a client comes back to the endpoint that served it before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Session {
+    /// By a cookie.
+    Cookie {
+        /// Its name.
+        name: Text,
+        /// The path it is for.
+        path: Text,
+    },
+    /// By a header of this name.
+    Header(Text),
 }
 
 /// One route.
@@ -49,6 +65,10 @@ pub struct Route {
     pub cors: Option<Cors>,
     /// Prefix of statistics of its own.
     pub stat_prefix: Option<Text>,
+    /// How sessions are kept.
+    pub session: Option<Session>,
+    /// Responses say that this port speaks HTTP/3, too.
+    pub http3_port: Option<u16>,
 }
 
 /// What a route matches; all conditions must hold.

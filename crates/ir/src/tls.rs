@@ -27,6 +27,8 @@ pub struct MutualTls {
     pub identities: Vec<Text>,
     /// HTTP/2 is offered.
     pub http2: bool,
+    /// Peers tell each other who they are before the first byte.
+    pub peer_exchange: bool,
     /// What an HTTP request decides about its connection.
     pub by_request: ByRequest,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilotfish_config::Object;
 use pilotfish_config::networking::{
@@ -16,11 +17,10 @@ use pilotfish_mesh::{Port, Protocol, Reader, Resolution, Service, host};
 
 use crate::virtual_service::{self, Place, selects};
 use crate::visibility::Elsewhere;
-use crate::{Client, ListenerScope, Text, cluster, policy, route, visibility};
+use crate::{Client, ListenerScope, Text, cluster, policy, route, session, visibility};
 
 /// ALPN of HTTP in plain text, as the inspector reports it.
 const PLAIN_HTTP: [&str; 3] = ["http/1.0", "http/1.1", "h2c"];
-const HANDSHAKE: Millis = Millis::secs(15);
 
 /// ALPN of plain HTTP that is taken for HTTP. HTTP/1.0 would only be refused, unless all proxies accept it; as bytes it may
 /// get through.
@@ -218,6 +218,7 @@ fn default_tcp_chain(
         }
     }
     chain(
+        reader,
         ChainMatch {
             networks,
             server_names,
@@ -321,7 +322,7 @@ fn written_tls(
                 continue;
             }
             let to = weighted(reader, stream(scope, offer), object, &tls.route);
-            let mut c = chain(matches, Handler::Tcp(to));
+            let mut c = chain(reader, matches, Handler::Tcp(to));
             c.origin.clone_from(&origin);
             out.push(c);
         }
@@ -364,7 +365,7 @@ fn written_tcp(
             continue;
         }
         let to = weighted(reader, stream(scope, offer), object, &tcp.route);
-        let mut c = chain(matches, Handler::Tcp(to));
+        let mut c = chain(reader, matches, Handler::Tcp(to));
         c.origin = everything.then(|| virtual_service::path_of(object, "virtual-service"));
         out.push(c);
         if everything {
@@ -426,6 +427,7 @@ pub(crate) fn weighted(
         port: stream.port,
         gateways: &[],
         tls: false,
+        http3: false,
     };
     let several = routes.len() > 1;
     let to: Vec<(ClusterName, u32)> = routes
@@ -490,7 +492,7 @@ pub(crate) fn codec(reader: &Reader<'_>, p: Protocol) -> TcpCodec {
     }
 }
 
-pub(crate) fn chain(matches: ChainMatch, handler: Handler) -> Chain {
+pub(crate) fn chain(reader: &Reader<'_>, matches: ChainMatch, handler: Handler) -> Chain {
     Chain {
         name: Text::default(),
         matches,
@@ -498,7 +500,7 @@ pub(crate) fn chain(matches: ChainMatch, handler: Handler) -> Chain {
         tls: None,
         handler,
         metadata_exchange: false,
-        connect_timeout: Some(HANDSHAKE),
+        connect_timeout: handshake(reader),
         origin: None,
     }
 }
@@ -538,7 +540,7 @@ fn http_chain(
     } else {
         ChainMatch::default()
     };
-    chain(matches, Handler::Http(Box::new(h)))
+    chain(reader, matches, Handler::Http(Box::new(h)))
 }
 
 /// HTTP handling as the mesh and the proxy configure it; the caller says where the routes are.
@@ -586,7 +588,11 @@ pub(crate) fn http(
         stat_chosen: false,
         routes: Routes::Discovered(Text::default()),
         http2: false,
+        http3: false,
         grpc_web: false,
+        peers: peers(reader),
+        mesh_alpn: side != Side::Server && feature(reader, "PILOT_ENABLE_ALPN_FILTER", true),
+        sessions: side != Side::Server && session::kept(reader),
         dns_caches: Vec::new(),
         any_host: None,
         tracing,
@@ -604,13 +610,32 @@ pub(crate) fn http(
     }
 }
 
+/// Connections a listener accepts at once; `None`: all that are waiting.
+pub(crate) fn accepts(reader: &Reader<'_>) -> Option<u32> {
+    const NAME: &str = "MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP";
+    Some(reader.settings().number(NAME, 1)).filter(|n| *n > 0)
+}
+
+/// Whether peers tell each other who they are.
+pub(crate) fn peers(reader: &Reader<'_>) -> bool {
+    feature(reader, "PILOT_ENABLE_METADATA_EXCHANGE", true)
+}
+
+/// Whether peers in the mesh can agree on telling each other who they are before the first byte.
+pub(crate) fn peer_exchange(reader: &Reader<'_>) -> bool {
+    peers(reader) && !feature(reader, "PILOT_DISABLE_MX_ALPN", false)
+}
+
+/// Time for a client's handshake; `None`: as long as it likes.
+fn handshake(reader: &Reader<'_>) -> Option<Millis> {
+    const NAME: &str = "PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT";
+    let time = reader.settings().time(NAME, Duration::from_secs(15));
+    Some(Millis::from(time)).filter(|time| time.0 > 0)
+}
+
 /// A switch of the control plane.
 pub(crate) fn feature(reader: &Reader<'_>, name: &str, default: bool) -> bool {
-    reader
-        .settings()
-        .features
-        .get(name)
-        .map_or(default, |v| &**v == "true")
+    reader.settings().on(name, default)
 }
 
 /// The networks of the mesh that are written as address ranges, in order.

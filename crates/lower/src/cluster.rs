@@ -7,7 +7,6 @@ use pilotfish_ir::cluster::{
 };
 use pilotfish_ir::tls::UpstreamTls;
 use pilotfish_ir::{Cluster, ClusterName, EndpointSet, Millis};
-use pilotfish_mesh::service::TrafficDistribution;
 use pilotfish_mesh::{Port, Reader, Registry, Resolution, Service, ServiceId};
 
 use crate::outbound::V4_FOR_V6;
@@ -34,7 +33,7 @@ pub fn fixed(reader: &Reader<'_>, scope: &ClusterScope) -> Vec<Cluster> {
             },
         );
         passthrough(reader, &mut c, &scope.client);
-        c.metadata_exchange = true;
+        c.metadata_exchange = chain::peers(reader);
         out.push(c);
     }
     if visibility::elsewhere(reader, &scope.client) == Elsewhere::ByHost {
@@ -51,7 +50,7 @@ fn any_host(reader: &Reader<'_>, scope: &ClusterScope) -> Cluster {
         Discovery::AnyHost(any_host_cache(reader, &scope.client)),
     );
     passthrough(reader, &mut c, &scope.client);
-    c.metadata_exchange = true;
+    c.metadata_exchange = chain::peers(reader);
     let settings = reader
         .mesh()
         .outbound_traffic_policy
@@ -107,6 +106,7 @@ pub(crate) fn bare(reader: &Reader<'_>, name: ClusterName, discovery: Discovery)
             places: Places::Ignored,
             panic_threshold: None,
             warmup: None,
+            sessions: false,
             explicit_common: false,
         },
         pool: policy::pool(reader, None),
@@ -164,11 +164,17 @@ fn by_sni(c: &Cluster) -> Cluster {
     out.name = c.name.by_sni();
     out.tls = UpstreamTls::None;
     out.proxy_protocol = None;
+    out.balancing.sessions = false;
     if let Discovery::Dns { endpoints, .. } = &mut out.discovery {
         *endpoints = endpoint::by_sni(endpoints);
     }
     out
 }
+
+/// Spreads the refreshes of many proxies.
+const DNS_JITTER: std::time::Duration = std::time::Duration::from_millis(100);
+/// Queries over one UDP socket.
+const DNS_QUERIES: u32 = 100;
 
 const ORIGINAL_DESTINATION: Discovery = Discovery::OriginalDst {
     use_http_header: false,
@@ -183,6 +189,16 @@ pub(crate) struct Upstream<'a, 'w> {
     pub(crate) service: &'a Service,
     pub(crate) port: &'a Port,
     pub(crate) rule: Option<&'a Rule<'w>>,
+}
+
+/// Whether telemetry learns from a cluster which services it is for.
+pub(crate) fn tells_services(reader: &Reader<'_>) -> bool {
+    chain::feature(reader, "PILOT_ENABLE_TELEMETRY_LABEL", true)
+}
+
+/// Whether the weights of places count even where nobody prefers any.
+fn weighs_places(reader: &Reader<'_>) -> bool {
+    chain::feature(reader, "ENABLE_LOCALITY_WEIGHTED_LB_CONFIG", false)
 }
 
 fn passes_through(level: Option<&TrafficPolicy>) -> bool {
@@ -209,7 +225,7 @@ impl Upstream<'_, '_> {
         let provided = dynamic || matches!(discovery, Discovery::OriginalDst { .. });
 
         let mut c = bare(reader, name, discovery);
-        if !dynamic {
+        if !dynamic && tells_services(reader) {
             c.services = vec![ServiceRef {
                 host: service.id.host.clone(),
                 name: service.name.clone(),
@@ -228,13 +244,19 @@ impl Upstream<'_, '_> {
             places: if dynamic {
                 Places::Ignored
             } else {
-                locality::preference(reader, lb, service).map_or(Places::Ignored, |p| {
+                let preference = locality::preference(reader, lb, service);
+                let places = preference.map_or(Places::Ignored, |p| {
                     p.places(policy.outlier_detection.is_some())
-                })
+                });
+                match places {
+                    Places::Ignored if weighs_places(reader) => Places::Weighted,
+                    said => said,
+                }
             },
-            panic_threshold: Some(self.panic_threshold(&policy)).filter(|_| !dynamic),
+            panic_threshold: self.panic_threshold(&policy).filter(|_| !dynamic),
             warmup: policy::warmup(lb),
-            explicit_common: false,
+            sessions: subset.is_none() && service.has_sessions(reader.settings()),
+            explicit_common: !dynamic,
         };
         self.connect(&mut c, &policy);
         c.outlier = policy.outlier_detection.as_ref().map(policy::outlier);
@@ -250,7 +272,7 @@ impl Upstream<'_, '_> {
         });
         let subset = subset.map_or("", |s| &s.name);
         c.stat_name = outbound_stat(reader, service, self.port, subset);
-        c.metadata_exchange = true;
+        c.metadata_exchange = chain::peers(reader);
         Some(c)
     }
 
@@ -280,17 +302,16 @@ impl Upstream<'_, '_> {
         };
     }
 
-    /// Below this share of healthy endpoints all are used. Clients that are to prefer near endpoints are told of unhealthy
-    /// ones, which must never be used.
-    fn panic_threshold(&self, policy: &TrafficPolicy) -> u32 {
-        if self.service.traffic_distribution != TrafficDistribution::Any {
-            return 0;
+    /// Below this share of healthy endpoints all are used. Clients that are told of unhealthy ones whatever happens must
+    /// never use them.
+    fn panic_threshold(&self, policy: &TrafficPolicy) -> Option<u32> {
+        let (reader, service) = (self.reader, self.service);
+        if endpoint::always_tells_unhealthy(reader, service) {
+            return Some(0);
         }
-        let written = policy
-            .outlier_detection
-            .as_ref()
-            .map_or(0, |o| o.min_health_percent);
-        u32::try_from(written).unwrap_or(0)
+        let written = policy.outlier_detection.as_ref();
+        let written = written.and_then(|o| u32::try_from(o.min_health_percent).ok());
+        written.or(endpoint::tells_unhealthy(reader, service).then_some(0))
     }
 
     fn discovery(
@@ -380,6 +401,13 @@ impl Upstream<'_, '_> {
                 .mesh()
                 .dns_refresh_rate
                 .map_or(Millis::secs(60), |d| d.get().into()),
+            jitter: reader
+                .settings()
+                .time("PILOT_DNS_JITTER_DURATION", DNS_JITTER)
+                .into(),
+            queries: reader
+                .settings()
+                .number("PILOT_DNS_CARES_UDP_MAX_QUERIES", DNS_QUERIES),
         })
     }
 }

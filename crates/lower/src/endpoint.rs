@@ -6,15 +6,12 @@ use pilotfish_config::networking::{ClientTlsMode, Subset, TrafficPolicy};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, Health};
 use pilotfish_ir::{ClusterName, EndpointSet, endpoint as ir};
 use pilotfish_mesh::service::TrafficDistribution;
-use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId};
+use pilotfish_mesh::{Endpoint, EndpointHealth, Port, Reader, Service, ServiceId, endpoint};
 
 use crate::locality::{self, Group, Member};
 use crate::network::{self, Networks, Way};
 use crate::policy::{self, Rule};
-use crate::{EndpointScope, Text, peer, visibility};
-
-/// The label of services whose sessions may outlive the readiness of an endpoint.
-const SESSIONS: &str = "istio.io/persistent-session";
+use crate::{EndpointScope, Text, chain, peer, visibility};
 
 /// All endpoint sets of one service: one for each port, and one more for each port and subset.
 pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<EndpointSet> {
@@ -132,11 +129,12 @@ pub(crate) fn groups(
         .and_then(|e| e.by_port.get(&port.name))
         .map_or(&[][..], Vec::as_slice);
     // Where a client falls back on all endpoints it must not know those that are not ready.
-    let unhealthy_too = service.traffic_distribution != TrafficDistribution::Any
-        || policy
-            .outlier_detection
-            .as_ref()
-            .is_none_or(|o| o.min_health_percent <= 0);
+    let unhealthy_too = always_tells_unhealthy(reader, service)
+        || tells_unhealthy(reader, service)
+            && policy
+                .outlier_detection
+                .as_ref()
+                .is_none_or(|o| o.min_health_percent <= 0);
     let networks = Networks::new(reader, scope);
     let networks = if dns {
         networks.of_names(all)
@@ -147,14 +145,14 @@ pub(crate) fn groups(
         std::collections::BTreeMap::new();
     for e in all
         .iter()
-        .filter(|e| takes(e, scope, service, chosen.subset, unhealthy_too))
+        .filter(|e| takes(reader, e, scope, service, chosen.subset, unhealthy_too))
     {
         let secure = e.mutual_tls
             && match chosen.mutual {
                 Some(mode) => mode == ClientTlsMode::IstioMutual,
                 None => peer::lets(reader, e),
             };
-        let built = build(e, reader.settings().dual_stack, dns, secure);
+        let built = build(reader, service, e, dns, secure);
         if built.is_none() && !e.addresses.is_empty() {
             continue;
         }
@@ -218,7 +216,29 @@ pub(crate) fn groups(
         .collect()
 }
 
+/// Whether clients of a service are told of endpoints that are not ready, however they balance: those that are to prefer
+/// near endpoints must know how many of them can be used.
+pub(crate) fn always_tells_unhealthy(reader: &Reader<'_>, service: &Service) -> bool {
+    service.traffic_distribution != TrafficDistribution::Any
+        || chain::feature(reader, "PILOT_SEND_UNHEALTHY_ENDPOINTS", false)
+}
+
+/// Whether clients of a service are told of endpoints that are not ready, unless they fall back on them.
+pub(crate) fn tells_unhealthy(reader: &Reader<'_>, service: &Service) -> bool {
+    always_tells_unhealthy(reader, service)
+        || chain::feature(reader, "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", true)
+}
+
+/// Whether an endpoint goes away, by its own account or by a label.
+fn drains(reader: &Reader<'_>, e: &Endpoint) -> bool {
+    let label = reader
+        .settings()
+        .text("PILOT_DRAINING_LABEL", "istio.io/draining");
+    e.health == EndpointHealth::Draining || e.labels.get(label).is_some_and(|v| !v.is_empty())
+}
+
 fn takes(
+    reader: &Reader<'_>,
     e: &Endpoint,
     scope: &EndpointScope,
     service: &Service,
@@ -231,14 +251,14 @@ fn takes(
     if !network::in_view(scope, e) {
         return false;
     }
-    let sessions = || service.labels.get(SESSIONS).is_some_and(|v| !v.is_empty());
     match e.health {
-        EndpointHealth::Healthy | EndpointHealth::Unknown => {}
-        EndpointHealth::Unhealthy if unhealthy_too => {}
-        EndpointHealth::Draining if sessions() => {}
-        EndpointHealth::Unhealthy | EndpointHealth::Draining | EndpointHealth::Terminating => {
-            return false;
-        }
+        EndpointHealth::Terminating => return false,
+        EndpointHealth::Unhealthy if !unhealthy_too => return false,
+        _ => {}
+    }
+    // Nobody but a client with a session is to go there.
+    if drains(reader, e) && service.session_cookie(reader.settings()).is_none() {
+        return false;
     }
     subset.is_none_or(|s| {
         s.labels
@@ -247,7 +267,37 @@ fn takes(
     })
 }
 
-fn build(e: &Endpoint, dual_stack: bool, dns: bool, mutual_tls: bool) -> Option<ir::Endpoint> {
+/// Who the workload is, for telemetry; empty where it is not told.
+fn telemetry(reader: &Reader<'_>, service: &Service, e: &Endpoint) -> Text {
+    let on = |name: &str, otherwise: bool| chain::feature(reader, name, otherwise);
+    if !on("PILOT_ENABLE_TELEMETRY_LABEL", true) || !on("PILOT_ENDPOINT_TELEMETRY_LABEL", true) {
+        return Text::default();
+    }
+    // What is outside the mesh has no workloads that could say who they are; the object that declares it can.
+    let by_service = service.mesh_external
+        && on(
+            "LABEL_CANONICAL_SERVICES_FOR_MESH_EXTERNAL_SERVICE_ENTRIES",
+            false,
+        );
+    let (namespace, (name, revision)) = if by_service {
+        let canonical = endpoint::canonical_of(&service.labels, &service.source.name);
+        (&service.id.namespace, canonical)
+    } else {
+        (&e.namespace, endpoint::canonical(e))
+    };
+    Text::from(format!(
+        "{};{namespace};{name};{revision};{}",
+        e.workload, e.cluster
+    ))
+}
+
+fn build(
+    reader: &Reader<'_>,
+    service: &Service,
+    e: &Endpoint,
+    dns: bool,
+    mutual_tls: bool,
+) -> Option<ir::Endpoint> {
     let usable: Vec<Address> = e
         .addresses
         .iter()
@@ -259,19 +309,16 @@ fn build(e: &Endpoint, dual_stack: bool, dns: bool, mutual_tls: bool) -> Option<
         .collect();
     let mut addresses = usable.into_iter();
     let address = addresses.next()?;
-    let (name, revision) = pilotfish_mesh::endpoint::canonical(e);
-    let workload = Text::from(format!(
-        "{};{};{};{};{}",
-        e.workload, e.namespace, name, revision, e.cluster
-    ));
+    let workload = telemetry(reader, service, e);
     Some(ir::Endpoint {
         address,
-        additional: if dual_stack {
+        additional: if reader.settings().dual_stack {
             addresses.collect()
         } else {
             Vec::new()
         },
         health: match e.health {
+            _ if drains(reader, e) => Health::Draining,
             EndpointHealth::Unknown => Health::Unknown,
             EndpointHealth::Healthy => Health::Healthy,
             EndpointHealth::Unhealthy => Health::Unhealthy,

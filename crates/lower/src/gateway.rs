@@ -3,6 +3,7 @@
 //! Servers that share an address and port share a listener. Plain HTTP servers of a port share a chain and a route table;
 //! every other server has chains of its own that the server name of the connection chooses.
 
+mod reach;
 mod routes;
 mod servers;
 mod streams;
@@ -17,9 +18,11 @@ use pilotfish_ir::listener::{Chain, ChainMatch, Direction, Handler, Inspect, Por
 use pilotfish_ir::{Listener, Text};
 use pilotfish_mesh::{Instance, Protocol, Reader};
 
+pub use reach::{Reached, reached};
 pub use routes::{hosts, virtual_host};
 
-use crate::{Client, ListenerScope, ProxyKind, chain, outbound, server_tls};
+use crate::server_tls::{self, Inside};
+use crate::{Client, ListenerScope, ProxyKind, chain, outbound};
 use servers::{Bound, Slot, servers};
 
 /// Ports below this one only privileged processes may bind.
@@ -65,9 +68,14 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
             }
             continue;
         }
-        let listener = empty_listener(scope, slot);
+        let servers = || slot.servers.iter().map(|s| &all.all[*s]);
+        let tcp = empty_listener(reader, scope, slot);
+        let quic = over_quic(&tcp);
+        let https = |listener: &Listener, b: &Bound<'_>, inside: Inside| {
+            https_chain(reader, scope, &listener.name, b, inside)
+        };
         let chains = if slot.protocol.is_http() {
-            let mut chain = http_chain(reader, scope, &listener.name, &slot.table);
+            let mut chain = http_chain(reader, scope, &tcp.name, &slot.table);
             if let Handler::Http(h) = &mut chain.handler {
                 h.grpc_web = slot.protocol == Protocol::GrpcWeb;
             }
@@ -75,16 +83,21 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
         } else {
             let chains = |b: &Bound<'_>| {
                 if b.is_https() {
-                    vec![https_chain(reader, scope, &listener.name, b)]
+                    vec![https(&tcp, b, Inside::Http)]
                 } else {
                     streams::chains(reader, scope, b, slot.port, &mut names)
                 }
             };
-            let servers = slot.servers.iter().map(|s| &all.all[*s]);
-            servers.flat_map(chains).collect()
+            servers().flat_map(chains).collect()
         };
-        let listener = by_name.entry(listener.name.clone()).or_insert(listener);
-        listener.chains.extend(chains);
+        let http3: Vec<Chain> = servers()
+            .filter(|b| b.http3)
+            .map(|b| https(&quic, b, Inside::Http3))
+            .collect();
+        for (listener, chains) in [(tcp, chains), (quic, http3)] {
+            let listener = by_name.entry(listener.name.clone()).or_insert(listener);
+            listener.chains.extend(chains);
+        }
     }
     let mut out: Vec<Listener> = by_name.into_values().collect();
     // Envoy takes no listener without a chain.
@@ -95,7 +108,7 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope) -> Vec<Listener> {
     out
 }
 
-fn empty_listener(scope: &ListenerScope, slot: &Slot<'_>) -> Listener {
+fn empty_listener(reader: &Reader<'_>, scope: &ListenerScope, slot: &Slot<'_>) -> Listener {
     let binds: Vec<Text> = if slot.bind.is_empty() {
         let all = scope.client.families.entrances();
         all.iter().map(|w| Text::from(*w)).collect()
@@ -122,16 +135,29 @@ fn empty_listener(scope: &ListenerScope, slot: &Slot<'_>) -> Listener {
         inspect_timeout: None,
         chains: Vec::new(),
         default_chain: None,
-        one_accept_per_event: true,
-        exact_balance: false,
+        accepts_per_event: chain::accepts(reader),
+        exact_balance: scope.client.conduct.outbound_balance,
         buffer_limit: scope.client.conduct.buffer_limit,
+        quic: false,
+    }
+}
+
+/// A listener at the same addresses for HTTP/3. Nothing precedes the handshake there, nor needs to be looked into: QUIC
+/// says which server is meant.
+fn over_quic(tcp: &Listener) -> Listener {
+    Listener {
+        name: Text::from(format!("udp_{}", tcp.name)),
+        inspect: Inspect::default(),
+        exact_balance: false,
+        quic: true,
+        ..tcp.clone()
     }
 }
 
 /// Looks into connections where a chain needs it. A server for any name needs no match.
 fn finish(listener: &mut Listener) {
     let needs_tls = |c: &Chain| c.tls.is_some() || !c.matches.server_names.is_empty();
-    if listener.chains.iter().any(needs_tls) {
+    if !listener.quic && listener.chains.iter().any(needs_tls) {
         listener.inspect.tls = Some(Ports::ALL);
     }
     for c in &mut listener.chains {
@@ -151,7 +177,7 @@ fn http_chain(reader: &Reader<'_>, scope: &ListenerScope, listener: &str, table:
     );
     h.routes = Routes::Discovered(table.clone());
     h.stat_prefix = Text::from(format!("outbound_{listener}"));
-    chain::chain(ChainMatch::default(), Handler::Http(Box::new(h)))
+    chain::chain(reader, ChainMatch::default(), Handler::Http(Box::new(h)))
 }
 
 fn https_chain(
@@ -159,19 +185,21 @@ fn https_chain(
     scope: &ListenerScope,
     listener: &str,
     bound: &Bound<'_>,
+    inside: Inside,
 ) -> Chain {
     let mut c = http_chain(reader, scope, listener, &bound.table);
-    if let Handler::Http(h) = &mut c.handler
-        && !bound.server.name.is_empty()
-    {
-        h.stat_prefix = Text::from(bound.server.name.as_str());
-        h.stat_chosen = true;
+    if let Handler::Http(h) = &mut c.handler {
+        h.http3 = inside == Inside::Http3;
+        if !bound.server.name.is_empty() {
+            h.stat_prefix = Text::from(bound.server.name.as_str());
+            h.stat_chosen = true;
+        }
     }
     c.matches.server_names = bound.server_names();
     c.tls = bound
         .server
         .tls
         .as_ref()
-        .map(|t| server_tls::terminate(reader, &scope.files, t, false));
+        .map(|t| server_tls::terminate(reader, &scope.files, t, inside));
     c
 }

@@ -19,9 +19,8 @@ use pilotfish_mesh::{Protocol, Reader, Registry};
 pub use upstream::clusters;
 
 use crate::peer::{self, Demand, Mode};
-use crate::{
-    InboundScope, Interception, Text, chain, cluster, outbound, route, server_tls, visibility,
-};
+use crate::server_tls::{self, Inside};
+use crate::{InboundScope, Interception, Text, chain, cluster, outbound, route, visibility};
 
 /// The listener that takes intercepted connections, and the chains in it for ports nobody serves.
 const INTERCEPT: &str = "virtualInbound";
@@ -307,7 +306,7 @@ fn intercept(reader: &Reader<'_>, scope: &InboundScope, served: Vec<Chain>) -> L
         explicit_match: false,
         tls: None,
         handler: Handler::Tcp(chain::tcp_to(ClusterName::BlackHole, Side::Server)),
-        metadata_exchange: true,
+        metadata_exchange: chain::peers(reader),
         connect_timeout: None,
         origin: None,
     }];
@@ -362,9 +361,10 @@ fn listener(
         ),
         chains,
         default_chain: None,
-        one_accept_per_event: true,
+        accepts_per_event: chain::accepts(reader),
         exact_balance: scope.client.conduct.inbound_balance,
         buffer_limit: None,
+        quic: false,
     }
 }
 
@@ -432,7 +432,7 @@ fn port_chains(
     };
     if let (Some(settings), Mode::Plain) = (s.tls, mode) {
         let http = s.protocol.is_http();
-        let own = server_tls::terminate(reader, &scope.files, settings, false);
+        let own = server_tls::terminate(reader, &scope.files, settings, Inside::Http);
         return vec![one_chain(reader, scope, s, http, Some(own), tls, &[])];
     }
     let (http, auto) = (s.protocol.is_http(), s.protocol.is_auto());
@@ -500,7 +500,7 @@ fn one_chain(
         } else {
             Handler::Tcp(tcp_handler(reader, scope, s, to))
         },
-        metadata_exchange: true,
+        metadata_exchange: chain::peers(reader),
         connect_timeout: None,
         origin: s.origin.clone(),
     }
@@ -516,9 +516,7 @@ fn server_tls(reader: &Reader<'_>, scope: &InboundScope, http: bool) -> Downstre
         "AES128-GCM-SHA256",
     ];
     let mesh = reader.mesh();
-    let exchange = !chain::feature(reader, "PILOT_DISABLE_MX_ALPN", false)
-        && chain::feature(reader, "PILOT_ENABLE_METADATA_EXCHANGE", true);
-    let alpn: &[&str] = if http || !exchange {
+    let alpn: &[&str] = if http || !chain::peer_exchange(reader) {
         &["h2", "http/1.1"]
     } else {
         &["istio-peer-exchange", "h2", "http/1.1"]
@@ -617,6 +615,7 @@ fn http_handler(
         routes: vec![route::plain_route("default", forward, Some(operation))],
         attempt_count: false,
         require_tls: false,
+        session: None,
     };
     h.routes = Routes::Inline(
         RouteTable {

@@ -23,6 +23,7 @@ mod rule;
 pub mod scope;
 pub mod secret;
 mod server_tls;
+mod session;
 pub mod upstream_tls;
 pub mod virtual_service;
 pub mod visibility;

@@ -103,9 +103,10 @@ pub fn intercept(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener>
         inspect_timeout: None,
         chains,
         default_chain: None,
-        one_accept_per_event: true,
+        accepts_per_event: chain::accepts(reader),
         exact_balance: false,
         buffer_limit: None,
+        quic: false,
     })
 }
 
@@ -158,6 +159,7 @@ pub fn http_proxy(reader: &Reader<'_>, scope: &ListenerScope) -> Option<Listener
         binds: loopbacks.iter().map(|l| Text::from(*l)).collect(),
         bind_to_port: true,
         chains: vec![chain::chain(
+            reader,
             ChainMatch::default(),
             Handler::Http(Box::new(h)),
         )],
@@ -466,9 +468,10 @@ fn finish(reader: &Reader<'_>, scope: &ListenerScope, entry: Entry, port: u16) -
         inspect_timeout: Some(if needs_http { detection } else { Millis(0) }),
         chains,
         default_chain,
-        one_accept_per_event: entry.bind_to_port,
+        accepts_per_event: chain::accepts(reader).filter(|_| entry.bind_to_port),
         exact_balance: scope.client.conduct.outbound_balance,
         buffer_limit: None,
+        quic: false,
     }
 }
 

@@ -11,8 +11,8 @@ use pilotfish_ir::cluster::{self as ir, ConnectionPool, Keepalive, Ping, Policy,
 use pilotfish_ir::route::HashPolicy;
 use pilotfish_mesh::Reader;
 
-use crate::Text;
 pub use crate::rule::{Rule, export_to, rule, rule_of_server};
+use crate::{Text, chain};
 
 /// The policy for one port and subset: that of the rule at the port, with each part the subset has put over it.
 pub fn effective(rule: Option<&Rule<'_>>, subset: Option<&Subset>, port: u16) -> TrafficPolicy {
@@ -122,6 +122,7 @@ pub fn pool(reader: &Reader<'_>, settings: Option<&ConnectionPoolSettings>) -> C
         connect_timeout: mesh
             .connect_timeout
             .map_or(Millis::secs(10), |d| d.get().into()),
+        track_remaining: !chain::feature(reader, "DISABLE_TRACK_REMAINING_CB_METRICS", true),
         ..Default::default()
     };
     let http = settings.and_then(|s| s.http.as_ref());

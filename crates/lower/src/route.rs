@@ -13,7 +13,7 @@ use pilotfish_mesh::{ExportTo, Port, Protocol, Reader, Resolution, Service, Serv
 
 use crate::virtual_service::{self, Place};
 use crate::visibility::{self, Egress, Elsewhere};
-use crate::{Client, ProxyKind, RouteScope, Text, chain, gateway, policy};
+use crate::{Client, ProxyKind, RouteScope, Text, chain, gateway, policy, session};
 
 /// Largest body of a direct response.
 pub(crate) const LARGEST_RESPONSE: u32 = 1024 * 1024;
@@ -396,6 +396,7 @@ pub fn virtual_host(
                 routes,
                 attempt_count: client.conduct.attempt_count,
                 require_tls: false,
+                session: None,
             })
         }
         HostKey::Service(id) | HostKey::Port(id, _) => {
@@ -427,6 +428,7 @@ pub fn virtual_host(
                     .unwrap_or_else(|| vec![default_route(reader, client, service, port)]),
                 attempt_count: client.conduct.attempt_count,
                 require_tls: false,
+                session: session::of(reader, service),
             })
         }
     }
@@ -439,6 +441,7 @@ fn mesh_place(client: &Client, port: u16) -> Place<'_> {
         port,
         gateways: MESH.as_slice(),
         tls: false,
+        http3: false,
     }
 }
 
@@ -491,6 +494,8 @@ pub(crate) fn plain_route(name: &str, forward: Forward, operation: Option<String
         fault: None,
         cors: None,
         stat_prefix: None,
+        session: None,
+        http3_port: None,
     }
 }
 
@@ -526,6 +531,7 @@ pub(crate) fn catch_all(reader: &Reader<'_>, client: &Client) -> VirtualHost {
         routes: vec![route],
         attempt_count: client.conduct.attempt_count,
         require_tls: false,
+        session: None,
     }
 }
 

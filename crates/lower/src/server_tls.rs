@@ -7,24 +7,42 @@ use pilotfish_ir::tls::{
 };
 use pilotfish_mesh::Reader;
 
-use crate::Text;
 use crate::secret::{ROOTS, credential};
+use crate::{Text, chain};
 
-/// The TLS of a server that terminates it. `own`: files that stand in for the workload's certificate; `bytes`: what is
-/// inside is not HTTP.
+/// What TLS is around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inside {
+    Http,
+    /// HTTP over QUIC, which cannot ask clients for certificates: only for servers that do not [demand](demands_certificate) them.
+    Http3,
+    Bytes,
+}
+
+/// Whether clients must show a certificate.
+pub(crate) fn demands_certificate(tls: &ServerTlsSettings) -> bool {
+    matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual)
+}
+
+/// The TLS of a server that terminates it. `own`: files that stand in for the workload's certificate.
 pub(crate) fn terminate(
     reader: &Reader<'_>,
     own: &CertificateFiles,
     tls: &ServerTlsSettings,
-    bytes: bool,
+    inside: Inside,
 ) -> DownstreamTls {
-    use ServerTlsMode::{IstioMutual, Mutual, OptionalMutual};
-    let require_client = matches!(tls.mode, Mutual | IstioMutual);
+    use ServerTlsMode::{IstioMutual, OptionalMutual};
+    let require_client = demands_certificate(tls);
     let check = require_client || tls.mode == OptionalMutual;
-    let alpn: &[&str] = if bytes && tls.mode == IstioMutual {
-        &["istio-peer-exchange", "h2", "http/1.1"]
-    } else {
-        &["h2", "http/1.1"]
+    let alpn: &[&str] = match inside {
+        Inside::Http3 => &["h3"],
+        Inside::Bytes
+            if tls.mode == IstioMutual
+                && !chain::feature(reader, "PILOT_DISABLE_MX_ALPN", false) =>
+        {
+            &["istio-peer-exchange", "h2", "http/1.1"]
+        }
+        Inside::Http | Inside::Bytes => &["h2", "http/1.1"],
     };
     let (certificates, clients) = if tls.mode == IstioMutual {
         let or_own = |file: &Option<Text>| match file {

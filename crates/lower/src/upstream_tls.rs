@@ -9,7 +9,7 @@ use pilotfish_mesh::{Reader, Registry};
 
 use crate::cluster::Upstream;
 use crate::secret::credential;
-use crate::{ProxyKind, Text, peer};
+use crate::{ProxyKind, Text, chain, peer};
 
 /// The server name the mesh's mutual TLS sends: it names the cluster, with characters a host name may have.
 pub fn mesh_sni(port: u16, subset: &str, host: &str) -> String {
@@ -33,7 +33,14 @@ pub(crate) fn security(
     let Some(t) = settings else {
         return inferred(upstream, subset, passes_through, c);
     };
-    let brings = upstream.scope.files.certificate.is_some() && !upstream.service.mesh_external;
+    // The authorities of the mesh mean nothing outside of it.
+    let as_written = upstream.service.mesh_external
+        && chain::feature(
+            upstream.reader,
+            "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES",
+            true,
+        );
+    let brings = upstream.scope.files.certificate.is_some() && !as_written;
     match t.mode {
         ClientTlsMode::Disable => UpstreamTls::None,
         ClientTlsMode::IstioMutual if brings => UpstreamTls::OwnCertificate(own(upstream, t, c)),
@@ -105,6 +112,7 @@ fn mesh(
             texts(&t.subject_alt_names)
         },
         http2: c.http == UpstreamHttp::Http2,
+        peer_exchange: chain::peer_exchange(upstream.reader),
         by_request: if dynamic {
             by_request(t, true)
         } else {
@@ -178,6 +186,7 @@ pub(crate) fn any_host(reader: &Reader<'_>, t: &ClientTlsSettings) -> UpstreamTl
             sni: t.sni.clone(),
             identities: texts(&t.subject_alt_names),
             http2: false,
+            peer_exchange: chain::peer_exchange(reader),
             by_request: by_request(t, true),
         }),
         ClientTlsMode::Simple | ClientTlsMode::Mutual => UpstreamTls::Custom(CustomTls {

@@ -13,12 +13,12 @@ use pilotfish_ir::route as ir;
 use pilotfish_ir::route::{
     Abort, Action, Body, ClaimMatch, Cors, Fault, Forward, HeaderEdit, HeaderMatch, HeaderOps,
     HeaderValue, Mirror, PathMatch, QueryMatch, Redirect, RedirectPath, Retries, Rewrite,
-    RouteMatch, WeightedCluster,
+    RouteMatch, Session, WeightedCluster,
 };
 use pilotfish_ir::{ClusterName, Millionths, Millis, Share};
 use pilotfish_mesh::{Reader, host};
 
-use crate::{Client, Text, delegate, policy, visibility};
+use crate::{Client, Text, chain, delegate, policy, session, visibility};
 
 /// Where the routes will be used.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ pub struct Place<'a> {
     pub gateways: &'a [Text],
     /// Requests arrive over TLS that was terminated here.
     pub tls: bool,
+    /// They may come over HTTP/3 as well.
+    pub http3: bool,
 }
 
 /// The routes of a VirtualService; rules after one that matches everything are unreachable and left out.
@@ -77,6 +79,13 @@ pub(crate) fn has_routes<'w>(
                 .iter()
                 .any(|m| applies(reader, m, place, &object.key.namespace))
     })
+}
+
+/// The destinations of a rule, those of copies included.
+pub(crate) fn destinations(http: &HttpRoute) -> impl Iterator<Item = &Destination> {
+    let routed = http.route.iter().filter_map(|r| r.destination.as_ref());
+    let copied = http.mirrors.iter().filter_map(|m| m.destination.as_ref());
+    routed.chain(&http.mirror).chain(copied)
 }
 
 /// Whether a match is meant for this client and port at all.
@@ -147,6 +156,10 @@ fn route(
             &mut headers,
         )))
     };
+    let session = match action {
+        Action::Forward(_) => session_of(reader, place, namespace, http),
+        _ => None,
+    };
     let name = match m.map_or("", |m| m.name.as_str()) {
         "" => Text::from(http.name.as_str()),
         own => Text::from(format!("{}.{own}", http.name)),
@@ -164,6 +177,8 @@ fn route(
             .map(|m| m.stat_prefix.as_str())
             .filter(|s| !s.is_empty())
             .map(Text::from),
+        session,
+        http3_port: place.http3.then_some(place.port),
     }
 }
 
@@ -443,6 +458,22 @@ fn forward(
     }
 }
 
+/// How sessions of a route are kept: as the first destination asks that asks for any.
+fn session_of(
+    reader: &Reader<'_>,
+    place: Place<'_>,
+    namespace: &str,
+    http: &HttpRoute,
+) -> Option<Session> {
+    let split = http.route.len() != 1;
+    let used = http.route.iter().filter(|d| !split || d.weight != 0);
+    used.filter_map(|d| d.destination.as_ref()).find_map(|d| {
+        let host = host::resolve(&d.host, namespace, &reader.settings().domain);
+        let service = visibility::service_of_host(reader, place.client, &host)?;
+        session::of(reader, service)
+    })
+}
+
 fn append(headers: &mut HeaderOps, more: HeaderOps) {
     let join = |a: &mut HeaderEdit, b: HeaderEdit| {
         a.give.extend(b.give);
@@ -572,13 +603,14 @@ fn mirrors(
         let part = m.percentage.as_ref().map_or(percent(100), share);
         Some((m.destination.as_ref()?, part))
     });
+    let without_suffix = chain::feature(reader, "DISABLE_SHADOW_HOST_SUFFIX", true);
     single
         .chain(several)
         .filter(|(_, share)| !share.is_none())
         .map(|(d, share)| Mirror {
             cluster: cluster(reader, place, namespace, d),
             share,
-            disable_shadow_suffix: true,
+            disable_shadow_suffix: without_suffix,
         })
         .collect()
 }

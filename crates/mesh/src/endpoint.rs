@@ -88,16 +88,17 @@ pub struct Endpoint {
     pub identity: Text,
 }
 
-/// Canonical name and revision of the workload behind an endpoint, for telemetry. The name is the first of the labels
-/// `service.istio.io/canonical-name`, `app.kubernetes.io/name` and `app`, else the workload's name; the revision the first
-/// of `service.istio.io/canonical-revision`, `app.kubernetes.io/version` and `version`, and empty for `latest` or none.
+/// Canonical name and revision of the workload behind an endpoint, for telemetry.
 pub fn canonical(endpoint: &Endpoint) -> (Text, Text) {
-    let first = |keys: [&str; 3]| {
-        keys.iter()
-            .find_map(|key| endpoint.labels.get(*key))
-            .cloned()
-    };
-    let name = first([
+    canonical_of(&endpoint.labels, &endpoint.workload)
+}
+
+/// Canonical name and revision by labels. The name is the first of the labels `service.istio.io/canonical-name`,
+/// `app.kubernetes.io/name` and `app`, else the name of the object; the revision the first of
+/// `service.istio.io/canonical-revision`, `app.kubernetes.io/version` and `version`, and empty for `latest` or none.
+pub fn canonical_of(labels: &Labels, name: &Text) -> (Text, Text) {
+    let first = |keys: [&str; 3]| keys.iter().find_map(|key| labels.get(*key)).cloned();
+    let labelled = first([
         "service.istio.io/canonical-name",
         "app.kubernetes.io/name",
         "app",
@@ -108,7 +109,7 @@ pub fn canonical(endpoint: &Endpoint) -> (Text, Text) {
         "version",
     ]);
     (
-        name.unwrap_or_else(|| endpoint.workload.clone()),
+        labelled.unwrap_or_else(|| name.clone()),
         revision.filter(|r| &**r != "latest").unwrap_or_default(),
     )
 }

@@ -272,7 +272,10 @@ impl View<'_> {
         service: &Service,
         found: &mut Vec<Found>,
     ) {
-        if service.resolution != Resolution::ClientSide || spec.selector.is_empty() {
+        let wanted = self
+            .settings
+            .on("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true);
+        if !wanted || service.resolution != Resolution::ClientSide || spec.selector.is_empty() {
             return;
         }
         let namespace = &object.key.namespace;
@@ -383,7 +386,15 @@ impl View<'_> {
         dns: bool,
     ) -> Vec<Candidate> {
         let mut chosen = Vec::new();
-        for object in self.selected(namespace, selector, &[Kind::Pod, Kind::WorkloadEntry]) {
+        let kinds: &[Kind] = if self
+            .settings
+            .on("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true)
+        {
+            &[Kind::Pod, Kind::WorkloadEntry]
+        } else {
+            &[Kind::WorkloadEntry]
+        };
+        for object in self.selected(namespace, selector, kinds) {
             let candidate = if let Some(entry) = object.get::<WorkloadEntry>() {
                 self.entry_candidate(object, entry)
             } else if let Some(pod) = object.get::<Pod>().filter(|pod| view::in_service(pod)) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pilotfish_config::ObjectKey;
 
-use crate::{Labels, Protocol, Text};
+use crate::{Labels, Protocol, Settings, Text};
 
 /// Identity of a service: one host may be declared in several namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,6 +180,35 @@ impl Service {
         let mut of_number = self.ports.iter().filter(|p| p.number == number);
         let streams = of_number.clone().find(|p| p.protocol != Protocol::Udp);
         streams.or_else(|| of_number.next())
+    }
+
+    /// The cookie by which its sessions stay with an endpoint.
+    pub fn session_cookie(&self, settings: &Settings) -> Option<&str> {
+        let label = settings.text(
+            "PILOT_PERSISTENT_SESSION_LABEL",
+            "istio.io/persistent-session",
+        );
+        self.label(label)
+    }
+
+    /// The header by which its sessions stay with an endpoint.
+    pub fn session_header(&self, settings: &Settings) -> Option<&str> {
+        let label = settings.text(
+            "PILOT_PERSISTENT_SESSION_HEADER_LABEL",
+            "istio.io/persistent-session-header",
+        );
+        self.label(label)
+    }
+
+    /// Whether its sessions may outlive the readiness of an endpoint.
+    pub fn has_sessions(&self, settings: &Settings) -> bool {
+        self.session_cookie(settings).is_some() || self.session_header(settings).is_some()
+    }
+
+    /// The value of a label that is not empty.
+    fn label(&self, name: &str) -> Option<&str> {
+        let value = self.labels.get(name)?;
+        (!value.is_empty()).then_some(value)
     }
 
     /// A Kubernetes headless service.

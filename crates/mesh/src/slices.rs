@@ -11,22 +11,21 @@ use pilotfish_config::{Kind, Object, ObjectKey};
 use crate::index::{self, Ref};
 use crate::population::{Found, PortKey};
 use crate::view::{self, View};
-use crate::{Endpoint, EndpointHealth, Labels, Locality, Service, Text};
+use crate::{Endpoint, EndpointHealth, Labels, Locality, Service, Settings, Text};
 
-/// Labels of a service that ask for sessions which survive draining.
-const PERSISTENT_SESSION: [&str; 2] = [
-    "istio.io/persistent-session",
-    "istio.io/persistent-session-header",
-];
 /// What the conditions of an endpoint mean. One that goes away is unhealthy, unless sessions may still end on it.
-fn health(service: &Service, conditions: &EndpointConditions) -> EndpointHealth {
+fn health(
+    service: &Service,
+    conditions: &EndpointConditions,
+    settings: &Settings,
+) -> EndpointHealth {
     if conditions.ready != Some(false) {
         return EndpointHealth::Healthy;
     }
-    let sessions = PERSISTENT_SESSION
-        .iter()
-        .any(|label| service.labels.get(*label).is_some_and(|v| !v.is_empty()));
-    if sessions && conditions.serving != Some(false) && conditions.terminating != Some(false) {
+    if service.has_sessions(settings)
+        && conditions.serving != Some(false)
+        && conditions.terminating != Some(false)
+    {
         return EndpointHealth::Draining;
     }
     EndpointHealth::Unhealthy
@@ -121,7 +120,7 @@ impl View<'_> {
                     Some((object, pod)) => self.pod_endpoint(object, pod, address),
                     None => self.bare_endpoint(address),
                 };
-                endpoint.health = health(service, &item.conditions);
+                endpoint.health = health(service, &item.conditions, self.settings);
                 if let (true, Some(_), Some((_, pod))) = (self.settings.dual_stack, of_pod, pod)
                     && spec.cluster_ips.len() > 1
                     && pod.ips().nth(1).is_some()

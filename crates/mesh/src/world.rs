@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
@@ -26,6 +27,38 @@ pub struct Settings {
     pub dual_stack: bool,
     /// Settings of the environment that name a feature, by variable name.
     pub features: BTreeMap<Text, Text>,
+}
+
+/// Features as variables of the environment say them. Values were checked when they were read: one that does not fit
+/// counts as not said.
+impl Settings {
+    /// Whether a feature is on.
+    pub fn on(&self, feature: &str, otherwise: bool) -> bool {
+        self.features
+            .get(feature)
+            .map_or(otherwise, |text| &**text == "true")
+    }
+
+    /// The number of a feature.
+    pub fn number(&self, feature: &str, otherwise: u32) -> u32 {
+        let number = self
+            .features
+            .get(feature)
+            .and_then(|text| text.parse().ok());
+        number.unwrap_or(otherwise)
+    }
+
+    /// The duration of a feature.
+    pub fn time(&self, feature: &str, otherwise: Duration) -> Duration {
+        let text = self.features.get(feature);
+        let time = text.and_then(|text| text.parse::<pilotfish_config::Duration>().ok());
+        time.map_or(otherwise, pilotfish_config::Duration::get)
+    }
+
+    /// The text of a feature, or what it is unless somebody says otherwise.
+    pub fn text<'a>(&'a self, feature: &str, otherwise: &'a str) -> &'a str {
+        self.features.get(feature).map_or(otherwise, |text| &**text)
+    }
 }
 
 impl Default for Settings {

@@ -28,6 +28,27 @@ api! {
     }
 }
 
+impl ExtensionProvider {
+    /// The services that stand behind it, `host` or `namespace/host`, as far as proxies call them.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        [
+            self.envoy_ext_authz_http.as_ref().map(|p| &p.service),
+            self.envoy_ext_authz_grpc.as_ref().map(|p| &p.service),
+            self.zipkin.as_ref().map(|p| &p.service),
+            self.datadog.as_ref().map(|p| &p.service),
+            self.skywalking.as_ref().map(|p| &p.service),
+            self.opentelemetry.as_ref().map(|p| &p.service),
+            self.envoy_http_als.as_ref().map(|p| &p.service),
+            self.envoy_tcp_als.as_ref().map(|p| &p.service),
+            self.envoy_otel_als.as_ref().map(|p| &p.service),
+            self.sds.as_ref().map(|p| &p.service),
+        ]
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+    }
+}
+
 api! {
     pub struct EnvoyExternalAuthorizationRequestBody {
         pub max_request_bytes: u32,

@@ -70,6 +70,7 @@ fn mutual(http2: bool) -> MutualTls {
         sni: "outbound_.80_._.web.shop.svc.cluster.local".into(),
         identities: vec![text("spiffe://cluster.local/ns/shop/sa/web")],
         http2,
+        peer_exchange: true,
         ..Default::default()
     }
 }
@@ -146,6 +147,8 @@ fn dns(logical: bool) -> Cluster {
         logical,
         family: DnsFamily::V4Only,
         refresh: Millis::secs(60),
+        jitter: Millis(100),
+        queries: 100,
     };
     let mut cluster = cluster(name, discovery, Policy::LeastRequest);
     cluster.external = true;

@@ -32,6 +32,7 @@ fn cost() {
         sni: "outbound_.80_._.web.shop.svc.cluster.local".into(),
         identities: vec![text("spiffe://cluster.local/ns/shop/sa/web")],
         http2: true,
+        peer_exchange: true,
         ..Default::default()
     });
     measure("cluster", 100_000, || {
@@ -67,6 +68,7 @@ fn cost() {
         routes: vec![route("default", Action::Forward(Box::new(forward)))],
         attempt_count: true,
         require_tls: false,
+        session: None,
     };
     measure("virtual host", 100_000, || {
         pilotfish_emit::virtual_host(&host, &dialect)

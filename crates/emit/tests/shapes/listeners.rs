@@ -288,7 +288,7 @@ fn where_intercepted_connections_leave() {
     listener.bind = true;
     listener.use_original_dst = true;
     listener.transparent = true;
-    listener.one_accept_per_event = true;
+    listener.accepts_per_event = Some(1);
     listener.continue_on_timeout = false;
     listener.inspect_timeout = None;
     listener.additional = vec![Address::Socket(text("::"), 15001)];
@@ -342,6 +342,7 @@ pub(crate) fn virtual_inbound() -> Listener {
         routes: vec![route],
         attempt_count: false,
         require_tls: false,
+        session: None,
     };
     let table = RouteTable {
         name: text("InboundPassthroughCluster"),
@@ -378,7 +379,7 @@ pub(crate) fn virtual_inbound() -> Listener {
     let mut listener = listener("virtualInbound", "0.0.0.0", 15006, vec![secure, plain]);
     listener.direction = Direction::Inbound;
     listener.bind = true;
-    listener.one_accept_per_event = true;
+    listener.accepts_per_event = Some(1);
     listener.inspect = Inspect {
         original_dst: true,
         original_src: true,

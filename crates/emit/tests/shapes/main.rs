@@ -10,6 +10,7 @@
 mod clusters;
 mod cost;
 mod endpoints;
+mod features;
 mod listeners;
 mod routes;
 mod splice;

@@ -22,6 +22,7 @@ fn host(routes: Vec<Route>) -> VirtualHost {
         routes,
         attempt_count: true,
         require_tls: false,
+        session: None,
     }
 }
 

@@ -62,6 +62,7 @@ fn any_host() -> impl Strategy<Value = VirtualHost> {
             routes,
             attempt_count: flag,
             require_tls: !flag,
+            session: None,
         }
     })
 }

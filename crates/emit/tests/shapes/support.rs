@@ -115,6 +115,7 @@ pub(crate) fn cluster(name: ClusterName, discovery: Discovery, policy: Policy) -
             places: Places::Ignored,
             panic_threshold: None,
             warmup: None,
+            sessions: false,
             explicit_common: false,
         },
         pool: ConnectionPool {
@@ -215,6 +216,8 @@ pub(crate) fn route(name: &str, action: Action) -> Route {
         fault: None,
         cors: None,
         stat_prefix: None,
+        session: None,
+        http3_port: None,
     }
 }
 
@@ -244,9 +247,10 @@ pub(crate) fn listener(name: &str, host: &str, port: u16, chains: Vec<Chain>) ->
         inspect_timeout: Some(Millis(0)),
         chains,
         default_chain: None,
-        one_accept_per_event: false,
+        accepts_per_event: None,
         exact_balance: false,
         buffer_limit: None,
+        quic: false,
     }
 }
 
@@ -284,7 +288,11 @@ pub(crate) fn http(side: Side, stat_prefix: &str, routes: Routes) -> Http {
         stat_chosen: false,
         routes,
         http2: false,
+        http3: false,
         grpc_web: false,
+        peers: true,
+        mesh_alpn: side != Side::Server,
+        sessions: false,
         dns_caches: Vec::new(),
         any_host: None,
         tracing: Some(Tracing {

@@ -87,6 +87,8 @@ fn clusters() -> Vec<Cluster> {
             logical,
             family: DnsFamily::V4Only,
             refresh: Millis::secs(60),
+            jitter: Millis(100),
+            queries: 100,
         };
         all.push(cluster(named(name), discovery, Policy::LeastRequest));
     }
@@ -198,6 +200,7 @@ fn rich_host() -> VirtualHost {
         routes: vec![first, redirect, respond],
         attempt_count: true,
         require_tls: false,
+        session: None,
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{Object, ObjectKey};
+use pilotfish_ir::route::Session;
 use pilotfish_ir::{Text, VirtualHost};
 use pilotfish_mesh::{Instance, Reader, host};
 
 use super::servers::{Bound, bare, servers};
 use crate::virtual_service::{self, Place, catches_all};
-use crate::{Client, route};
+use crate::{Client, chain, delegate, route, session, visibility};
 
 /// VirtualServices bound to the Gateway of a server that the proxy may see: those for fewer namespaces first, then the oldest.
 pub(super) fn bound_rules<'w>(
@@ -120,6 +121,7 @@ fn place<'a>(client: &'a Client, b: &Bound<'_>, gateways: &'a [Text]) -> Place<'
         port: b.number,
         gateways,
         tls: b.server.tls.is_some(),
+        http3: b.http3,
     }
 }
 
@@ -127,23 +129,25 @@ fn place<'a>(client: &'a Client, b: &Bound<'_>, gateways: &'a [Text]) -> Place<'
 /// the first, the most specific.
 type Group<'w, 's> = (Vec<Text>, Plan<'w, 's>);
 
-/// Whether hosts are redirected, and the rules they are made of, each with its Gateway.
-type MadeOf<'w> = (bool, Vec<(Text, &'w ObjectKey)>);
+/// Whether hosts are redirected, and the rules they are made of, each with its Gateway. The host, where each stands alone.
+type MadeOf<'w> = (bool, Vec<(Text, &'w ObjectKey)>, Option<Text>);
 
 fn groups<'w, 's>(
     reader: &Reader<'w>,
     client: &Client,
     servers: &[&'s Bound<'w>],
 ) -> Vec<Group<'w, 's>> {
+    let together = chain::feature(reader, "PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION", true);
     let mut groups: BTreeMap<MadeOf<'w>, Group<'w, 's>> = BTreeMap::new();
     let mut all: Vec<_> = plans(reader, client, servers).into_iter().collect();
     all.sort_by(|(a, _), (b, _)| specificity(a).cmp(&specificity(b)));
     for (h, plan) in all {
         let rules = plan.rules.iter();
         let made_of = rules.map(|(b, o, _)| (b.gateway.clone(), &o.key)).collect();
+        let alone = (!together).then(|| h.clone());
         // Hosts come in order, so the plan that is kept is the first host's.
         groups
-            .entry((plan.redirect, made_of))
+            .entry((plan.redirect, made_of, alone))
             .or_insert_with(|| (Vec::new(), plan))
             .0
             .push(h);
@@ -199,6 +203,7 @@ pub fn virtual_host(
             routes: Vec::new(),
             attempt_count: false,
             require_tls: false,
+            session: None,
         });
     }
     let (hosts, plan) = groups(reader, client, &servers)
@@ -222,5 +227,23 @@ pub fn virtual_host(
         routes,
         attempt_count: client.conduct.attempt_count,
         require_tls: plan.redirect,
+        session: session_of(reader, client, h, &plan),
     })
+}
+
+/// How sessions of a host are kept that is itself a service to which its first rule leads.
+fn session_of(
+    reader: &Reader<'_>,
+    client: &Client,
+    h: &str,
+    plan: &Plan<'_, '_>,
+) -> Option<Session> {
+    let (_, object, vs) = plan.rules.first().filter(|_| session::kept(reader))?;
+    let domain = &reader.settings().domain;
+    let rules = delegate::rules(reader, object, vs);
+    let leads_here = rules.iter().any(|(http, near)| {
+        virtual_service::destinations(http).any(|d| *host::resolve(&d.host, near, domain) == *h)
+    });
+    let service = visibility::service_of_host(reader, client, h).filter(|_| leads_here)?;
+    session::of(reader, service)
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use pilotfish_config::networking::{Gateway, Server, ServerTlsMode, ServerTlsSettings};
 use pilotfish_config::{Diagnostic, Object};
-use pilotfish_mesh::{Instance, Protocol, Reader, host};
+use pilotfish_mesh::{Instance, Port, Protocol, Reader, host};
 
+use crate::server_tls::demands_certificate;
 use crate::virtual_service::selects;
 use crate::{Client, Text, chain};
 
@@ -26,6 +27,8 @@ pub(super) struct Bound<'w> {
     pub(super) protocol: Protocol,
     /// Name of the route table; empty for byte streams.
     pub(super) table: Text,
+    /// It is served over HTTP/3 as well.
+    pub(super) http3: bool,
 }
 
 /// Servers at one address and port that were written with the same protocol.
@@ -153,6 +156,38 @@ fn target(reader: &Reader<'_>, instances: &[Instance], number: u16) -> u16 {
         .map_or(number, |i| i.target)
 }
 
+/// HTTP/3 is offered where HTTPS ends and a service of the proxy takes datagrams at the port. QUIC cannot ask clients for
+/// certificates: a server that demands them would let everybody in, so that it stays without.
+fn offers_http3(reader: &Reader<'_>, instances: &[Instance], bound: &Bound<'_>) -> bool {
+    let takes_datagrams = |i: &Instance| {
+        let is = |p: &Port| p.number == bound.number && p.protocol == Protocol::Udp;
+        i.port == bound.number
+            && reader
+                .service(&i.service)
+                .is_some_and(|s| s.ports.iter().any(is))
+    };
+    let Some(tls) = bound.server.tls.as_ref().filter(|_| bound.is_https()) else {
+        return false;
+    };
+    if bound.server.bind.starts_with("unix://") || !instances.iter().any(takes_datagrams) {
+        return false;
+    }
+    if demands_certificate(tls) {
+        reader.report(
+            Diagnostic::warning(
+                "no-http3",
+                "HTTP/3 cannot ask clients for certificates",
+                "the server is not offered over HTTP/3",
+            )
+            .of(bound.object.key.clone())
+            .at(format!("spec.servers (port {})", bound.number))
+            .from_origin(bound.object.origin.clone()),
+        );
+        return false;
+    }
+    true
+}
+
 /// Plain HTTP shares one table for each port; HTTPS has one for each server.
 fn table_name(object: &Object, server: &Server, protocol: Protocol, port: u16) -> Text {
     let bind = if server.bind.is_empty() {
@@ -176,6 +211,18 @@ fn table_name(object: &Object, server: &Server, protocol: Protocol, port: u16) -
     }
 }
 
+/// Whether a Gateway is for a proxy.
+pub(super) fn selected(
+    reader: &Reader<'_>,
+    client: &Client,
+    object: &Object,
+    spec: &Gateway,
+) -> bool {
+    let own_only = chain::feature(reader, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false);
+    selects(reader, &spec.selector, client)
+        && (!own_only || client.is_in(reader, &object.key.namespace))
+}
+
 /// The servers of all Gateways that select a proxy, oldest Gateway first.
 pub(super) fn servers<'w>(
     reader: &Reader<'w>,
@@ -183,14 +230,12 @@ pub(super) fn servers<'w>(
     instances: &[Instance],
 ) -> Servers<'w> {
     let mut merge = Merge::default();
-    let own_only = chain::feature(reader, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false);
+    let quic = chain::feature(reader, "PILOT_ENABLE_QUIC_LISTENERS", false);
     for object in reader.gateways().iter() {
         let Some(spec) = object.get::<Gateway>() else {
             continue;
         };
-        if !selects(reader, &spec.selector, client)
-            || own_only && !client.is_in(reader, &object.key.namespace)
-        {
+        if !selected(reader, client, object, spec) {
             continue;
         }
         reader.uses(&object.key);
@@ -203,7 +248,7 @@ pub(super) fn servers<'w>(
             };
             let protocol = Protocol::parse(&port.protocol);
             let at = target(reader, instances, number);
-            let bound = Bound {
+            let mut bound = Bound {
                 object,
                 server,
                 gateway: Text::from(format!("{}/{}", object.key.namespace, object.key.name)),
@@ -211,7 +256,9 @@ pub(super) fn servers<'w>(
                 number,
                 protocol,
                 table: table_name(object, server, protocol, at),
+                http3: false,
             };
+            bound.http3 = quic && offers_http3(reader, instances, &bound);
             merge.add(reader, bound, at, &port.protocol);
         }
     }

@@ -12,7 +12,8 @@ use pilotfish_mesh::{Protocol, Reader, host, rules};
 use super::routes::bound_rules;
 use super::servers::Bound;
 use crate::chain::{self, Stream};
-use crate::{ListenerScope, policy, server_tls, visibility};
+use crate::server_tls::{self, Inside};
+use crate::{ListenerScope, policy, visibility};
 
 /// Protocols of the mesh's mutual TLS, as its clients offer them.
 const MESH_ALPN: [&str; 5] = [
@@ -96,16 +97,20 @@ fn tcp(reader: &Reader<'_>, scope: &ListenerScope, bound: &Bound<'_>) -> Option<
     })?;
     reader.uses(&object.key);
     let tcp = chain::weighted(reader, stream(scope, bound), object, &rule.route);
-    let mut c = chain::chain(ChainMatch::default(), Handler::Tcp(tcp));
+    let mut c = chain::chain(reader, ChainMatch::default(), Handler::Tcp(tcp));
     if let Some(tls) = &bound.server.tls {
         c.matches.server_names = bound.server_names();
         c.tls = Some(server_tls::terminate(
             reader,
             &scope.files,
             tls,
-            bound.protocol != Protocol::Https,
+            if bound.protocol == Protocol::Https {
+                Inside::Http
+            } else {
+                Inside::Bytes
+            },
         ));
-        c.metadata_exchange = tls.mode == ServerTlsMode::IstioMutual;
+        c.metadata_exchange = tls.mode == ServerTlsMode::IstioMutual && chain::peers(reader);
     }
     Some(c)
 }
@@ -150,7 +155,7 @@ fn passed_on(
                     server_names,
                     ..Default::default()
                 };
-                out.push(chain::chain(matches, Handler::Tcp(tcp)));
+                out.push(chain::chain(reader, matches, Handler::Tcp(tcp)));
             }
         }
     }
@@ -191,7 +196,7 @@ fn cross_network(reader: &Reader<'_>, scope: &ListenerScope, bound: &Bound<'_>) 
                         alpn: MESH_ALPN.iter().map(|a| Text::from(*a)).collect(),
                         ..Default::default()
                     };
-                    out.push(chain::chain(matches, Handler::Tcp(tcp)));
+                    out.push(chain::chain(reader, matches, Handler::Tcp(tcp)));
                 }
             }
         }

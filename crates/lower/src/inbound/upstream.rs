@@ -83,7 +83,7 @@ fn service_clusters(
         });
         let mut c = local(reader, scope, target, port.protocol, at);
         // Telemetry is not told of services outside the mesh.
-        if !service.mesh_external {
+        if !service.mesh_external && cluster::tells_services(reader) {
             c.services = services;
         }
         c.stat_name = inbound_stat(reader, service, port, target);
@@ -282,7 +282,7 @@ fn ingress_cluster(
         pool(reader, scope, &mut c, None);
         return Some(c);
     };
-    if !service.mesh_external {
+    if !service.mesh_external && cluster::tells_services(reader) {
         c.services = vec![service_ref(service)];
     }
     let port = Port {
