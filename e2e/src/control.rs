@@ -1,5 +1,6 @@
 //! The control plane under test.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +46,15 @@ impl Ports {
     }
 }
 
+/// What it is told when it starts, besides where to listen and what to read.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Flags.
+    pub flags: Vec<String>,
+    /// Variables of its environment.
+    pub environment: BTreeMap<String, String>,
+}
+
 /// A running `pilotfish serve`. Dropping it kills it.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -54,7 +64,7 @@ pub struct ControlPlane {
     ports: Ports,
     config: PathBuf,
     logs: PathBuf,
-    flags: Vec<String>,
+    options: Options,
 }
 
 impl ControlPlane {
@@ -66,20 +76,20 @@ impl ControlPlane {
         config: &Path,
         logs: &Path,
     ) -> Result<Self> {
-        Self::start_with(net, address, ports, config, logs, Vec::new())
+        Self::start_with(net, address, ports, config, logs, Options::default())
     }
 
-    /// Starts it on a directory, with further flags, and waits until it is ready.
+    /// Starts it on a directory, with further options, and waits until it is ready.
     pub fn start_with(
         net: &Net,
         address: impl Into<IpAddr>,
         ports: Ports,
         config: &Path,
         logs: &Path,
-        flags: Vec<String>,
+        options: Options,
     ) -> Result<Self> {
         let address = address.into();
-        let process = launch(net, address, ports, config, logs, &flags)?;
+        let process = launch(net, address, ports, config, logs, &options)?;
         let mut this = Self {
             process,
             net: net.clone(),
@@ -87,7 +97,7 @@ impl ControlPlane {
             ports,
             config: config.to_owned(),
             logs: logs.to_owned(),
-            flags,
+            options,
         };
         this.wait_ready()?;
         Ok(this)
@@ -148,7 +158,7 @@ impl ControlPlane {
             self.ports,
             &self.config,
             &self.logs,
-            &self.flags,
+            &self.options,
         )?;
         self.wait_ready()
     }
@@ -165,7 +175,7 @@ fn launch(
     ports: Ports,
     config: &Path,
     logs: &Path,
-    flags: &[String],
+    options: &Options,
 ) -> Result<Process> {
     let mut args = vec![
         "serve".to_owned(),
@@ -179,11 +189,12 @@ fn launch(
     ] {
         args.extend([flag.to_owned(), SocketAddr::new(address, port).to_string()]);
     }
-    args.extend_from_slice(flags);
+    args.extend_from_slice(&options.flags);
     Process::start(Start {
         name: "pilotfish",
         program: &tools::pilotfish()?,
         args,
+        environment: options.environment.clone(),
         gid: None,
         net,
         logs,

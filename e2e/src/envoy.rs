@@ -1,5 +1,6 @@
 //! A stock Envoy that takes everything from the control plane.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -83,6 +84,7 @@ impl Envoy {
             name,
             program: &tools::envoy()?,
             args,
+            environment: BTreeMap::new(),
             gid: (role == Role::Sidecar).then_some(PROXY_GID),
             net,
             logs,

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::config::Workspace;
-use crate::control::{ControlPlane, Ports};
+use crate::control::{ControlPlane, Options, Ports};
 use crate::envoy::{Envoy, Protocol};
 use crate::fabric::{Fabric, HUB, Interception};
 use crate::net::Net;
@@ -44,21 +44,21 @@ impl<'a> Mesh<'a> {
 
     /// Starts the control plane on what the workspace holds.
     pub fn serve(workspace: &'a Workspace) -> Result<Self> {
-        Self::serve_with(workspace, HUB, &[])
+        Self::serve_with(workspace, HUB, Options::default())
     }
 
-    /// Starts the control plane on what the workspace holds, at an address of the hub and with further flags. On loopback
+    /// Starts the control plane on what the workspace holds, at an address of the hub and with further options. On loopback
     /// it is reached through a relay in each pod.
     pub fn serve_with(
         workspace: &'a Workspace,
         address: Ipv4Addr,
-        flags: &[String],
+        options: Options,
     ) -> Result<Self> {
         let fabric = Fabric::new()?;
         let (config, logs) = (workspace.config(), workspace.logs());
         let hub = fabric.hub();
         let control =
-            ControlPlane::start_with(&hub, address, Ports::ISTIOD, &config, &logs, flags.to_vec())?;
+            ControlPlane::start_with(&hub, address, Ports::ISTIOD, &config, &logs, options)?;
         Ok(Self {
             control,
             fabric,

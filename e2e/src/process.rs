@@ -1,5 +1,6 @@
 //! Child processes that cannot outlive us, with their output in a file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
@@ -33,6 +34,8 @@ pub struct Start<'a> {
     pub program: &'a Path,
     /// Its arguments.
     pub args: Vec<String>,
+    /// Variables of its environment, besides ours.
+    pub environment: BTreeMap<String, String>,
     /// Its group, where interception tells the proxy from the application by it.
     pub gid: Option<u32>,
     /// Where its sockets are.
@@ -57,6 +60,7 @@ impl Process {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(start.program)
             .args(start.args)
+            .envs(start.environment)
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("second handle of the log")?)
             .stderr(output)

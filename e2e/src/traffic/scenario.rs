@@ -30,6 +30,9 @@ pub(super) struct Scenario {
     /// The mesh configuration, if it is not the default.
     #[serde(default)]
     pub(super) mesh_config: Option<Value>,
+    /// Variables of the control plane's environment.
+    #[serde(default)]
+    pub(super) environment: BTreeMap<String, String>,
     /// What answers outside of Kubernetes, or otherwise than a Pod says.
     #[serde(default)]
     pub(super) upstreams: BTreeMap<String, Server>,

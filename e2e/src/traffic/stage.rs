@@ -16,6 +16,7 @@ use super::certificates::Certificates;
 use super::scenario::{ROWS, Scenario, Secret, Server, Step};
 use super::upstream::{STEP, Upstreams};
 use crate::config::{self, Workspace};
+use crate::control::Options;
 use crate::fabric::{HUB, Interception};
 use crate::mesh::{Mesh, Pod};
 use crate::net::Net;
@@ -67,8 +68,12 @@ impl<'a> Stage<'a> {
             fs::write(&file, settings.to_string())?;
             flags.extend(["--mesh-config".to_owned(), file.display().to_string()]);
         }
+        let options = Options {
+            flags,
+            environment: scenario.environment.clone(),
+        };
         let objects = config::objects(&workspace.config())?;
-        let mesh = Mesh::serve_with(workspace, hub, &flags)?;
+        let mesh = Mesh::serve_with(workspace, hub, options)?;
 
         let mut pods = BTreeMap::new();
         let mut servers = scenario.upstreams.clone();
