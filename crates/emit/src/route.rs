@@ -204,7 +204,6 @@ fn kept(kept: Option<&Session>, dialect: &Dialect) -> Option<(String, g::Any)> {
             };
             let config = CookieBasedSessionState {
                 cookie: Some(cookie),
-                ..Default::default()
             };
             (
                 "envoy.http.stateful_session.cookie",
@@ -214,7 +213,6 @@ fn kept(kept: Option<&Session>, dialect: &Dialect) -> Option<(String, g::Any)> {
         Session::Header(name) => {
             let config = HeaderBasedSessionState {
                 name: value::string(name),
-                ..Default::default()
             };
             (
                 "envoy.http.stateful_session.header",

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_config::{ObjectKey, Snapshot, parse};
-use pilotfish_ir::cluster::Places;
+use pilotfish_ir::cluster::{Discovery, Places};
 use pilotfish_ir::endpoint::Health;
 use pilotfish_ir::listener::{Handler, Http};
 use pilotfish_ir::route::{Action, Session};
-use pilotfish_ir::tls::DownstreamTls;
+use pilotfish_ir::tls::{DownstreamTls, SecretSource, UpstreamTls};
 use pilotfish_ir::{Cluster, Listener, Millis, VirtualHost};
 use pilotfish_lower::route::{self, HostKey, TableKey};
 use pilotfish_lower::{
@@ -326,18 +326,22 @@ fn a_host_of_a_gateway_keeps_the_sessions_of_the_service_it_is() {
 }
 
 fn clusters(world: &World, name: &str) -> Vec<Cluster> {
+    clusters_of(world, &id(name))
+}
+
+fn clusters_of(world: &World, of: &ServiceId) -> Vec<Cluster> {
     let scope = ClusterScope {
         client: client(ProxyKind::Sidecar),
         locality: Locality::default(),
         files: pilotfish_ir::tls::CertificateFiles::default(),
         network: Text::default(),
     };
-    cluster::outbound(&Reader::new(world), &scope, &id(name))
+    cluster::outbound(&Reader::new(world), &scope, of)
 }
 
 fn pod(name: &str, ip: &str, labels: &str) -> String {
     format!(
-        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}, status: {{phase: Running, podIP: {ip}, podIPs: [{{ip: {ip}}}]}}}}"
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}, status: {{phase: Running, podIP: {ip}, podIPs: [{{ip: {ip}}}], conditions: [{{type: Ready, status: 'True'}}]}}}}"
     )
 }
 
@@ -586,4 +590,175 @@ fn routes_are_tuned() {
         ]),
         (2, false)
     );
+}
+
+fn entry(name: &str, spec: &str) -> String {
+    object("ServiceEntry", name, spec)
+}
+
+#[test]
+fn names_are_resolved_as_the_environment_says() {
+    let objects = [entry(
+        "dns",
+        "{hosts: [dns.example], location: MESH_EXTERNAL, resolution: DNS, ports: [{number: 80, name: http, protocol: HTTP}]}",
+    )];
+    let seen = |features: &[(&str, &str)]| {
+        let outside = ServiceId {
+            host: "dns.example".into(),
+            namespace: "shop".into(),
+        };
+        let cluster = clusters_of(&world(&objects, features), &outside).remove(0);
+        match cluster.discovery {
+            Discovery::Dns {
+                jitter, queries, ..
+            } => (jitter, queries),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(seen(&[]), (Millis(100), 100));
+    assert_eq!(
+        seen(&[
+            ("PILOT_DNS_JITTER_DURATION", "2s"),
+            ("PILOT_DNS_CARES_UDP_MAX_QUERIES", "0")
+        ]),
+        (Millis::secs(2), 0)
+    );
+}
+
+#[test]
+fn what_selects_what_is_tuned() {
+    let workload = object(
+        "WorkloadEntry",
+        "vm",
+        "{address: 10.0.0.9, labels: {app: a}}",
+    );
+    let objects = [
+        web("a", ""),
+        pod("p1", "10.0.0.1", "app: a"),
+        slice("a", &[("p1", "10.0.0.1", "ready: true")]),
+        workload,
+        entry(
+            "both",
+            "{hosts: [both.shop.svc.cluster.local], resolution: STATIC, workloadSelector: {labels: {app: a}}, ports: [{number: 80, name: http, protocol: HTTP}]}",
+        ),
+    ];
+    let seen = |features: &[(&str, &str)]| {
+        let world = world(&objects, features);
+        (
+            endpoints(&world, "a").len(),
+            endpoints(&world, "both").len(),
+        )
+    };
+    assert_eq!(seen(&[]), (2, 2));
+    let pods = ("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", "false");
+    assert_eq!(seen(&[pods]), (2, 1));
+    let entries = ("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", "false");
+    assert_eq!(seen(&[entries]), (1, 2));
+}
+
+#[test]
+fn what_is_outside_may_be_called_what_its_entry_says() {
+    let objects = [entry(
+        "shop-window",
+        "{hosts: [out.shop.svc.cluster.local], location: MESH_EXTERNAL, resolution: STATIC, endpoints: [{address: 10.0.0.9}], ports: [{number: 80, name: http, protocol: HTTP}]}",
+    )];
+    let seen = |features: &[(&str, &str)]| {
+        let workload = endpoints(&world(&objects, features), "out").remove(0).1;
+        workload.split(';').nth(2).unwrap().to_owned()
+    };
+    let on = (
+        "LABEL_CANONICAL_SERVICES_FOR_MESH_EXTERNAL_SERVICE_ENTRIES",
+        "true",
+    );
+    assert_ne!(seen(&[]), "shop-window");
+    assert_eq!(seen(&[on]), "shop-window");
+}
+
+/// A proxy with certificates of its own shows them outside the mesh only if it is told to.
+#[test]
+fn own_certificates_outside_the_mesh() {
+    let objects = [
+        entry(
+            "out",
+            "{hosts: [out.shop.svc.cluster.local], location: MESH_EXTERNAL, resolution: STATIC, endpoints: [{address: 10.0.0.9}], ports: [{number: 443, name: https, protocol: HTTPS}]}",
+        ),
+        object(
+            "DestinationRule",
+            "out",
+            "{host: out.shop.svc.cluster.local, trafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /written.pem, privateKey: /k.pem, caCertificates: /ca.pem}}}",
+        ),
+    ];
+    let shown = |features: &[(&str, &str)]| {
+        let scope = ClusterScope {
+            client: client(ProxyKind::Sidecar),
+            locality: Locality::default(),
+            files: pilotfish_ir::tls::CertificateFiles {
+                certificate: Some("file-cert:/own.pem~/own-key.pem".into()),
+                roots: None,
+            },
+            network: Text::default(),
+        };
+        let world = world(&objects, features);
+        let cluster = cluster::outbound(&Reader::new(&world), &scope, &id("out")).remove(0);
+        match cluster.tls {
+            UpstreamTls::Custom(tls) => tls.certificate,
+            other => panic!("{other:?}"),
+        }
+    };
+    let file = |name: &str| Some(SecretSource::File(name.into()));
+    assert_eq!(shown(&[]), file("file-cert:/written.pem~/k.pem"));
+    let off = ("PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES", "false");
+    assert_eq!(shown(&[off]), file("file-cert:/own.pem~/own-key.pem"));
+}
+
+#[test]
+fn peers_agree_on_an_exchange_unless_it_is_off() {
+    let objects = [
+        web("a", ""),
+        front(
+            "{port: {number: 8443, name: tls, protocol: TLS}, hosts: ['*'], tls: {mode: ISTIO_MUTUAL}}",
+        ),
+        object(
+            "VirtualService",
+            "bytes",
+            "{hosts: ['*'], gateways: [front], tcp: [{route: [{destination: {host: a}}]}]}",
+        ),
+    ];
+    let seen = |features: &[(&str, &str)]| {
+        let world = world(&objects, features);
+        let UpstreamTls::AutoMutual(up) = clusters(&world, "a").remove(0).tls else {
+            panic!("no mutual TLS");
+        };
+        let listener = gateway_listeners(&world).remove(0);
+        let chain = &listener.chains[0];
+        let Some(DownstreamTls::Server(down)) = &chain.tls else {
+            panic!("{:?}", chain.tls);
+        };
+        let offered = down.alpn.iter().any(|a| &**a == "istio-peer-exchange");
+        (up.peer_exchange, offered, chain.metadata_exchange)
+    };
+    assert_eq!(seen(&[]), (true, true, true));
+    assert_eq!(
+        seen(&[("PILOT_DISABLE_MX_ALPN", "true")]),
+        (false, false, true)
+    );
+    assert_eq!(
+        seen(&[("PILOT_ENABLE_METADATA_EXCHANGE", "false")]),
+        (false, true, false)
+    );
+}
+
+#[test]
+fn gateways_spread_connections_evenly_if_asked() {
+    let objects = [
+        service("front", "", TCP_AND_UDP),
+        front(&https("a", "a.example", "SIMPLE")),
+    ];
+    let world = world(&objects, &[QUIC]);
+    let mut scope = listening(ProxyKind::Router, exposed());
+    Arc::make_mut(&mut scope.client.conduct).outbound_balance = true;
+    let listeners = gateway::listeners(&Reader::new(&world), &scope);
+    // Of datagrams the kernel takes care.
+    let even: Vec<bool> = listeners.iter().map(|l| l.exact_balance).collect();
+    assert_eq!(even, [true, false]);
 }
