@@ -181,7 +181,10 @@ fn every_crate_takes_the_lints_of_the_workspace() {
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let (mut open, mut found) = (vec![folder.to_path_buf()], Vec::new());
     while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+        for entry in std::fs::read_dir(&folder)
+            .expect("the folder can be read")
+            .flatten()
+        {
             let path = entry.path();
             if path.is_dir() {
                 open.push(path);
