@@ -27,7 +27,7 @@ Environment:
   PILOT_DEBOUNCE_MAX=10s          Longest time that changes are collected before a push
   PILOT_ENABLE_EDS_DEBOUNCE=true  false: a change of endpoints alone is pushed at once
   PILOT_PUSH_THROTTLE=0           Pushes at a time; 0: 15 and 5 for each core, at most 100
-  PILOT_MAX_REQUESTS_PER_SECOND=0 New streams a second; 0: 15 and 5 for each core, at most 100
+  PILOT_MAX_REQUESTS_PER_SECOND=0 New streams a second; 0: as fast as the last ones could be configured
   PILOT_XDS_SEND_TIMEOUT=30s      A proxy that takes nothing of what is sent for so long is cut off
   PILOT_FLOW_CONTROL_TIMEOUT=15s  How long a push waits for the answer to the last one of its type
   GRPC_KEEPALIVE_INTERVAL=30s     Idle time before a connection is probed (--keepalive-interval)

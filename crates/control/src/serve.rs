@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use pilotfish_config::Diagnostic;
 use pilotfish_sources::files::{self, DirectorySource};
-use pilotfish_xds::{Limits, Server};
+use pilotfish_xds::{Limits, NewStreams, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -222,13 +222,11 @@ impl Ports {
 
 fn limits(push: &Push, shutdown: Duration) -> Limits {
     let defaults = Limits::default();
-    let per_second = push.streams_per_second.ceil().clamp(1.0, 1e6);
-    #[expect(clippy::cast_sign_loss, reason = "clamped above")]
-    let per_second = per_second as u32;
     Limits {
         push_throttle: push.concurrent,
-        new_streams_per_second: per_second,
-        new_streams_burst: per_second.saturating_mul(10),
+        new_streams: push
+            .streams_per_second
+            .map_or(NewStreams::AsTheyCost, NewStreams::PerSecond),
         max_concurrent_streams: push.max_streams,
         send_timeout: push.send_timeout.unwrap_or(defaults.send_timeout),
         ack_timeout: push.flow_control_timeout,

@@ -91,8 +91,8 @@ pub(crate) struct Debounce {
 pub(crate) struct Push {
     /// Pushes at a time.
     pub(crate) concurrent: usize,
-    /// New streams a second.
-    pub(crate) streams_per_second: f64,
+    /// New streams a second; none: as fast as they can be configured.
+    pub(crate) streams_per_second: Option<u32>,
     /// Longest time to write one response.
     pub(crate) send_timeout: Option<Duration>,
     /// How long an answer to the last response of a type is waited for.
@@ -158,8 +158,9 @@ impl Settings {
         let push = Push {
             concurrent: or_if_zero(env.number("PILOT_PUSH_THROTTLE", 0_usize)?, fair_share),
             streams_per_second: match env.number("PILOT_MAX_REQUESTS_PER_SECOND", 0.0_f64)? {
-                rate if rate.is_finite() && rate > 0.0 => rate,
-                _ => f64::from(u32::try_from(fair_share).unwrap_or(100)),
+                #[expect(clippy::cast_sign_loss, reason = "clamped")]
+                rate if rate > 0.0 => Some(rate.ceil().clamp(1.0, 1e6) as u32),
+                _ => None,
             },
             send_timeout: some_if_set(env.time("PILOT_XDS_SEND_TIMEOUT", Duration::ZERO)?),
             flow_control_timeout: env
@@ -401,7 +402,7 @@ mod tests {
             }
         );
         assert_eq!(settings.push.concurrent, 25);
-        assert!((settings.push.streams_per_second - 25.0).abs() < f64::EPSILON);
+        assert_eq!(settings.push.streams_per_second, None);
         assert_eq!(settings.push.keepalive_interval, Duration::from_secs(30));
         assert_eq!(settings.push.max_connection_age, None);
         assert_eq!(settings.push.send_timeout, None);

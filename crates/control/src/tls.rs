@@ -311,7 +311,7 @@ mod tests {
         let server = Server::new(plane, pilotfish_xds::Limits::default(), nodes);
         let limits = Push {
             concurrent: 4,
-            streams_per_second: 100.0,
+            streams_per_second: Some(100),
             send_timeout: None,
             flow_control_timeout: Duration::from_secs(5),
             keepalive_interval: Duration::from_secs(30),

@@ -14,6 +14,7 @@ mod audit;
 mod engine;
 mod facts;
 mod intern;
+mod key;
 mod memo;
 mod section;
 mod selectors;

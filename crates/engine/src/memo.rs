@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::intern::FactIds;
+use crate::key::Key;
 use crate::section::{HostBytes, PieceKey};
 use crate::sheet::Sheet;
 
@@ -24,7 +25,7 @@ const LOG: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum Output {
     /// The keys of other pieces in order, and the objects that decided which there are.
-    Keys(Vec<Arc<PieceKey>>, Arc<[Text]>),
+    Keys(Vec<Key>, Arc<[Text]>),
     /// Finished resources.
     Resources(Vec<Arc<Resource>>),
     /// Listeners without who the proxy is: each scope stamps that on them before they are encoded. With the objects they
@@ -74,11 +75,11 @@ pub(crate) struct Memo {
     pub(crate) generation: u64,
     /// Sheets from before this generation start again: the log does not reach back to them.
     pub(crate) complete_since: u64,
-    entries: FxHashMap<Arc<PieceKey>, Entry>,
+    entries: FxHashMap<Key, Entry>,
     /// Keys of which some piece read a fact (by number).
-    readers: FxHashMap<u32, SmallVec<[Arc<PieceKey>; 1]>>,
+    readers: FxHashMap<u32, SmallVec<[Key; 1]>>,
     /// Which pieces each generation made stale, newest last.
-    log: VecDeque<(u64, Vec<Arc<PieceKey>>)>,
+    log: VecDeque<(u64, Vec<Key>)>,
     /// Entries without pieces are swept when there are this many.
     sweep_at: usize,
     /// Something in here is wrong.
@@ -106,17 +107,17 @@ impl Memo {
     }
 
     /// The one allocation of a key.
-    pub(crate) fn key(&mut self, key: PieceKey) -> Arc<PieceKey> {
+    pub(crate) fn key(&mut self, key: PieceKey) -> Key {
+        let key = Key::new(key);
         if let Some((known, _)) = self.entries.get_key_value(&key) {
             return known.clone();
         }
-        let key = Arc::new(key);
         self.entries.insert(key.clone(), Entry::default());
         key
     }
 
     /// A piece that serves this proxy.
-    pub(crate) fn find(&self, key: &PieceKey, client: &Client) -> Option<Arc<Piece>> {
+    pub(crate) fn find(&self, key: &Key, client: &Client) -> Option<Arc<Piece>> {
         let pieces = &self.entries.get(key)?.pieces;
         pieces
             .iter()
@@ -125,7 +126,7 @@ impl Memo {
     }
 
     /// Takes note of a piece that was just built.
-    pub(crate) fn insert(&mut self, key: &Arc<PieceKey>, piece: &Arc<Piece>) {
+    pub(crate) fn insert(&mut self, key: &Key, piece: &Arc<Piece>) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.pieces.retain(|p| p.strong_count() > 0);
         entry.pieces.push(Arc::downgrade(piece));
@@ -145,7 +146,7 @@ impl Memo {
     fn sweep(&mut self) {
         self.entries.retain(|key, entry| {
             entry.pieces.retain(|p| p.strong_count() > 0);
-            !entry.pieces.is_empty() || Arc::strong_count(key) > 1 + entry.registered.len()
+            !entry.pieces.is_empty() || key.holders() > 1 + entry.registered.len()
         });
         let entries = &self.entries;
         self.readers.retain(|fact, keys| {
@@ -165,7 +166,7 @@ impl Memo {
         changed: impl IntoIterator<Item = &'f Fact>,
         facts: &FactIds,
     ) {
-        let mut stale: BTreeSet<Arc<PieceKey>> = BTreeSet::new();
+        let mut stale: BTreeSet<Key> = BTreeSet::new();
         for number in changed.into_iter().filter_map(|f| facts.find(f)) {
             for key in self.readers.get(&number).into_iter().flatten() {
                 let Some(entry) = self.entries.get_mut(key) else {
@@ -203,7 +204,7 @@ impl Memo {
     }
 
     /// Keys of pieces that may have become stale after `generation`.
-    pub(crate) fn stale_since(&self, generation: u64) -> impl Iterator<Item = &Arc<PieceKey>> {
+    pub(crate) fn stale_since(&self, generation: u64) -> impl Iterator<Item = &Key> {
         self.log
             .iter()
             .rev()

@@ -1,6 +1,7 @@
 //! Parts of a proxy's configuration, each with just the scope it depends on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,8 +16,10 @@ use pilotfish_lower::{
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
+use rustc_hash::FxBuildHasher;
 
 use crate::intern::{self, FactIds, Interner};
+use crate::key::Key;
 use crate::memo::{Output, Piece};
 
 /// One part of a configuration for one scope; equal values are the same thing.
@@ -59,9 +62,12 @@ pub(crate) enum PieceKey {
 pub(crate) struct HostBytes {
     /// Equal for equal hosts.
     id: u128,
-    name: Text,
     pub(crate) domains: Vec<Text>,
+    /// Their hashes, in the same order.
+    pub(crate) hashes: Box<[u64]>,
     bytes: Bytes,
+    /// The host as a resource of its own, which holds the bytes, for proxies that take hosts one by one.
+    pub(crate) apart: Option<Arc<Resource>>,
     pub(crate) sources: Arc<[Text]>,
 }
 
@@ -85,14 +91,6 @@ impl Interners {
                 let encoded = emit::table_without_hosts(table);
                 Resource::new(encoded.name, encoded.any, sources.clone())
             })
-    }
-
-    /// One host of a table as a resource of its own.
-    pub(crate) fn host_apart(&self, host: &HostBytes) -> Arc<Resource> {
-        self.resources.get(intern::key(&("vhds", host.id)), || {
-            let encoded = emit::host_apart(&host.name, &host.bytes);
-            Resource::new(encoded.name, encoded.any, host.sources.clone())
-        })
     }
 
     /// The table that these hosts make up.
@@ -205,7 +203,7 @@ impl Section {
         reader: Reader<'_>,
         key: &PieceKey,
         shared: &Interners,
-        intern: impl FnMut(PieceKey) -> Arc<PieceKey>,
+        intern: impl FnMut(PieceKey) -> Key,
     ) -> Piece {
         let (output, record) = match key {
             PieceKey::Roots => {
@@ -358,10 +356,20 @@ impl Section {
         let host = lowered.filter(|h| !h.domains.is_empty()).map(|h| {
             let id = intern::key(&("vhost", &h, d, &sources));
             shared.hosts.get(id, || {
+                let bytes = emit::virtual_host(&h, d);
+                let apart = matches!(self, Self::Hosts(..)).then(|| {
+                    let encoded = emit::host_apart(&h.name, &bytes);
+                    Resource::new(encoded.name, encoded.any, sources.clone())
+                });
                 Arc::new(HostBytes {
                     id,
-                    name: h.name.clone(),
-                    bytes: emit::virtual_host(&h, d),
+                    bytes: apart.as_ref().map_or(bytes, |r| r.body()),
+                    apart,
+                    hashes: h
+                        .domains
+                        .iter()
+                        .map(|d| FxBuildHasher.hash_one(d))
+                        .collect(),
                     domains: h.domains.clone(),
                     sources: sources.clone(),
                 })

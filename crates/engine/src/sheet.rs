@@ -12,6 +12,7 @@ use pilotfish_xds::{Resource, ResourceSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::engine::Cost;
+use crate::key::Key;
 use crate::memo::{Memo, Output, Piece};
 use crate::section::{HostBytes, Interners, PieceKey, Section};
 
@@ -21,11 +22,11 @@ use crate::section::{HostBytes, Interners, PieceKey, Section};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sheet {
     generation: u64,
-    pieces: FxHashMap<Arc<PieceKey>, Arc<Piece>>,
+    pieces: FxHashMap<Key, Arc<Piece>>,
     set: ResourceSet,
     tables: FxHashMap<TableKey, Spliced>,
     /// Resources of pieces that are stamped for this scope.
-    stamped: FxHashMap<Arc<PieceKey>, Vec<Arc<Resource>>>,
+    stamped: FxHashMap<Key, Vec<Arc<Resource>>>,
     /// Resources that came, went or changed in the last refresh.
     changed: usize,
 }
@@ -34,15 +35,25 @@ pub(crate) struct Sheet {
 #[derive(Clone, Debug)]
 struct Spliced {
     parts: Vec<Arc<HostBytes>>,
+    /// The host of each part.
+    keys: Vec<Key>,
     /// Where the part of a host is.
-    at: FxHashMap<Arc<PieceKey>, usize>,
+    at: FxHashMap<Key, usize>,
     /// No domain is claimed twice: a host that keeps its domains can be exchanged alone.
     distinct: bool,
     /// Objects that it was made from, where it is one resource.
     sources: Arc<[Text]>,
-    /// Its hosts, where they are resources of their own.
-    apart: Vec<Arc<Resource>>,
 }
+
+impl Spliced {
+    /// Its hosts, where they are resources of their own.
+    fn apart(&self) -> Vec<Arc<Resource>> {
+        self.parts.iter().filter_map(|p| p.apart.clone()).collect()
+    }
+}
+
+/// So many names are compared with a list one by one.
+const FEW: usize = 4;
 
 /// What has to be done to a table.
 #[derive(Debug)]
@@ -50,7 +61,7 @@ enum Todo {
     /// All of it.
     Whole,
     /// These hosts are others now.
-    Hosts(Vec<Arc<PieceKey>>),
+    Hosts(Vec<Key>),
 }
 
 type Todos = BTreeMap<TableKey, Todo>;
@@ -82,7 +93,7 @@ impl<'a> Work<'a> {
     }
 
     /// A piece: what another scope has built, or built here.
-    fn piece(&mut self, key: &Arc<PieceKey>) -> Arc<Piece> {
+    fn piece(&mut self, key: &Key) -> Arc<Piece> {
         if let Some(found) = self.memo.find(key, self.section.client()) {
             return found;
         }
@@ -115,7 +126,7 @@ impl Sheet {
 
     /// Takes over what another scope of the family has, as of the memo's generation, if there is nothing in here. Most of
     /// it serves this scope as well; returns what does not.
-    fn start_from(&mut self, other: &Self, client: &Client) -> BTreeSet<Arc<PieceKey>> {
+    fn start_from(&mut self, other: &Self, client: &Client) -> BTreeSet<Key> {
         *self = other.clone();
         let others_own = self
             .pieces
@@ -130,7 +141,7 @@ impl Sheet {
             *self = Self::default();
         }
         let roots = work.memo.key(PieceKey::Roots);
-        let mut dirty: BTreeSet<Arc<PieceKey>> = work
+        let mut dirty: BTreeSet<Key> = work
             .memo
             .stale_since(self.generation)
             .filter(|k| self.pieces.contains_key(*k))
@@ -153,11 +164,12 @@ impl Sheet {
         while let Some(key) = dirty.pop_first() {
             match &*key {
                 PieceKey::Table(t) => {
-                    splice.insert(t.clone(), Todo::Whole);
-                    self.replace_keys(&key, &mut work, &mut dirty, &mut splice);
+                    if self.replace_keys(&key, &mut work, &mut dirty, &mut splice) {
+                        splice.insert(t.clone(), Todo::Whole);
+                    }
                 }
                 // A table that left took its hosts with it.
-                PieceKey::Host(t, _) if !self.pieces.contains_key(&PieceKey::Table(t.clone())) => {}
+                PieceKey::Host(t, _) if self.table(t).is_none() => {}
                 PieceKey::Host(t, _) => {
                     let new = work.piece(&key);
                     let old = self.pieces.insert(key.clone(), new.clone());
@@ -201,21 +213,22 @@ impl Sheet {
         self.set.insert(with.clone());
     }
 
-    /// Replaces a piece that says which others there are: those that left go, those that came are dirty.
+    /// Replaces a piece that says which others there are: those that left go, those that came are dirty. False if they are
+    /// the same, for the same reasons.
     fn replace_keys(
         &mut self,
-        key: &Arc<PieceKey>,
+        key: &Key,
         work: &mut Work<'_>,
-        dirty: &mut BTreeSet<Arc<PieceKey>>,
+        dirty: &mut BTreeSet<Key>,
         splice: &mut Todos,
-    ) {
+    ) -> bool {
         let new = work.piece(key);
         let old = self.pieces.insert(key.clone(), new.clone());
-        if old.as_ref().is_some_and(|old| Arc::ptr_eq(old, &new)) {
-            return;
-        }
         let (before, chosen_before) = keys_of(old.as_deref());
         let (after, chosen_after) = keys_of(Some(&new));
+        if old.is_some() && before == after && chosen_before == chosen_after {
+            return false;
+        }
         if chosen_before != chosen_after {
             splice.extend(after.iter().filter_map(|k| match &**k {
                 PieceKey::Table(t) => Some((t.clone(), Todo::Whole)),
@@ -229,16 +242,22 @@ impl Sheet {
             self.remove(gone, splice);
         }
         dirty.extend(after.iter().filter(|k| !was.contains(k)).cloned());
+        true
+    }
+
+    /// The piece that says which hosts a table has.
+    fn table(&self, table: &TableKey) -> Option<&Arc<Piece>> {
+        self.pieces.get(&Key::new(PieceKey::Table(table.clone())))
     }
 
     /// The objects that decided which pieces there are: what is put together from pieces is made from these, too.
     fn roots_chosen_by(&self) -> Arc<[Text]> {
-        let roots = self.pieces.get(&PieceKey::Roots);
+        let roots = self.pieces.get(&Key::new(PieceKey::Roots));
         keys_of(roots.map(|p| &**p)).1.clone()
     }
 
     /// Removes a piece and the resources it made.
-    fn remove(&mut self, key: &Arc<PieceKey>, splice: &mut Todos) {
+    fn remove(&mut self, key: &Key, splice: &mut Todos) {
         let Some(old) = self.pieces.remove(key) else {
             return;
         };
@@ -255,7 +274,7 @@ impl Sheet {
                 splice.remove(t);
                 self.changed += usize::from(self.set.remove(&t.name()).is_some());
                 if let Some(table) = self.tables.remove(t) {
-                    self.withdraw(&table.apart, &[]);
+                    self.withdraw(&table.apart(), &[]);
                 }
             }
             _ => {}
@@ -264,13 +283,22 @@ impl Sheet {
 
     /// Takes resources out of the set unless they are still made, or another piece has taken the name.
     fn withdraw(&mut self, old: &[Arc<Resource>], new: &[Arc<Resource>]) {
-        let kept: FxHashSet<&Text> = new.iter().map(|n| &n.name).collect();
+        // A few are found faster than many are hashed.
+        let few = old.len() <= FEW;
+        let kept: FxHashSet<&Text> = new.iter().filter(|_| !few).map(|n| &n.name).collect();
+        let is_kept = |o: &Resource| {
+            if few {
+                new.iter().any(|n| n.name == o.name)
+            } else {
+                kept.contains(&o.name)
+            }
+        };
         for o in old {
             let ours = self
                 .set
                 .get(&o.name)
                 .is_some_and(|have| have.version == o.version && have.sources == o.sources);
-            if !kept.contains(&o.name) && ours {
+            if ours && !is_kept(o) {
                 self.set.remove(&o.name);
                 self.changed += 1;
             }
@@ -278,13 +306,7 @@ impl Sheet {
     }
 
     /// Publishes what a piece has made in place of what it made before.
-    fn publish_all(
-        &mut self,
-        key: &Arc<PieceKey>,
-        old: Option<&Piece>,
-        new: &Piece,
-        work: &Work<'_>,
-    ) {
+    fn publish_all(&mut self, key: &Key, old: Option<&Piece>, new: &Piece, work: &Work<'_>) {
         let (before, after) = match &new.output {
             Output::Listeners(all, sources) => {
                 let after = work.section.stamp(all, sources, work.shared);
@@ -324,7 +346,7 @@ impl Sheet {
             Output::Names(bytes, sources) => Some((key, (bytes, sources))),
             _ => None,
         });
-        let parts: BTreeMap<&Arc<PieceKey>, (&Bytes, &Arc<[Text]>)> = named.collect();
+        let parts: BTreeMap<&Key, (&Bytes, &Arc<[Text]>)> = named.collect();
         let bytes: Vec<Bytes> = parts.values().map(|(b, _)| (*b).clone()).collect();
         let chosen_by = self.roots_chosen_by();
         let mut sources: BTreeSet<&Text> = parts.values().flat_map(|(_, s)| s.iter()).collect();
@@ -335,7 +357,7 @@ impl Sheet {
     }
 
     /// Exchanges hosts of a table that keep their domains; everything else stays as it is. False if that is not enough.
-    fn exchange(&mut self, table: &TableKey, hosts: &[Arc<PieceKey>], work: &Work<'_>) -> bool {
+    fn exchange(&mut self, table: &TableKey, hosts: &[Key], work: &Work<'_>) -> bool {
         if !self.tables.get(table).is_some_and(|t| t.distinct) {
             return false;
         }
@@ -355,14 +377,12 @@ impl Sheet {
                 return false;
             }
             same_sources &= old.sources == spliced.parts[at].sources;
-            if let Some(slot) = spliced.apart.get_mut(at) {
-                let resource = work.shared.host_apart(&spliced.parts[at]);
-                let before = std::mem::replace(slot, resource.clone());
-                self.withdraw(&[before], std::slice::from_ref(&resource));
-                self.publish(resource);
+            if let Some(resource) = &spliced.parts[at].apart {
+                self.withdraw(old.apart.as_slice(), std::slice::from_ref(resource));
+                self.publish(resource.clone());
             }
         }
-        if spliced.apart.is_empty() {
+        if !matches!(work.section, Section::Hosts(..)) {
             if !same_sources {
                 spliced.sources = self.table_sources(table, &spliced.parts);
             }
@@ -374,32 +394,23 @@ impl Sheet {
     }
 
     /// Publishes the hosts of a table as resources of their own. Hosts that are what they were are not looked at.
-    fn publish_apart(&mut self, before: Option<&Spliced>, now: &mut Spliced, work: &Work<'_>) {
-        let mut in_order: Vec<&Arc<PieceKey>> = now.at.keys().collect();
-        in_order.sort_unstable_by_key(|key| now.at[*key]);
+    fn publish_apart(&mut self, before: Option<&Spliced>, now: &Spliced) {
         let (mut came, mut left) = (Vec::new(), Vec::new());
-        for key in in_order {
-            let part = &now.parts[now.at[key]];
-            let old = before.and_then(|b| Some((b, *b.at.get(key)?)));
-            now.apart.push(match old {
-                Some((b, i)) if Arc::ptr_eq(&b.parts[i], part) => b.apart[i].clone(),
-                _ => {
-                    let resource = work.shared.host_apart(part);
-                    came.push(resource.clone());
-                    left.extend(old.map(|(b, i)| b.apart[i].clone()));
-                    resource
-                }
-            });
-        }
-        for (b, (key, i)) in before
-            .into_iter()
-            .flat_map(|b| b.at.iter().map(move |at| (b, at)))
-        {
-            if !now.at.contains_key(key) {
-                left.push(b.apart[*i].clone());
+        for (key, part) in now.keys.iter().zip(&now.parts) {
+            let old = before.and_then(|b| Some(&b.parts[*b.at.get(key)?]));
+            if !old.is_some_and(|old| Arc::ptr_eq(old, part)) {
+                came.extend(part.apart.clone());
+                left.extend(old.and_then(|old| old.apart.clone()));
             }
         }
-        self.withdraw(&left, &now.apart);
+        for (key, part) in before.iter().flat_map(|b| b.keys.iter().zip(&b.parts)) {
+            if !now.at.contains_key(key) {
+                left.extend(part.apart.clone());
+            }
+        }
+        if !left.is_empty() {
+            self.withdraw(&left, &now.apart());
+        }
         for resource in came {
             self.publish(resource);
         }
@@ -407,8 +418,7 @@ impl Sheet {
 
     /// The objects a table is made from: its hosts, and what decided that it exists and which hosts it has.
     fn table_sources(&self, table: &TableKey, parts: &[Arc<HostBytes>]) -> Arc<[Text]> {
-        let piece = self.pieces.get(&PieceKey::Table(table.clone()));
-        let (_, chosen_by) = keys_of(piece.map(|p| &**p));
+        let (_, chosen_by) = keys_of(self.table(table).map(|p| &**p));
         let roots = self.roots_chosen_by();
         let mut sources: BTreeSet<&Text> = parts.iter().flat_map(|p| p.sources.iter()).collect();
         sources.extend(chosen_by.iter().chain(roots.iter()));
@@ -418,28 +428,23 @@ impl Sheet {
     /// Puts a table together from the bytes of its virtual hosts. A domain belongs to the first host that has it; a host
     /// that loses some is lowered once more without them.
     fn splice(&mut self, table: &TableKey, work: &mut Work<'_>) {
-        let Some(piece) = self.pieces.get(&PieceKey::Table(table.clone())) else {
+        let Some(piece) = self.table(table) else {
             return;
         };
         let (hosts, _) = keys_of(Some(piece));
-        let mut owned: FxHashSet<Text> = FxHashSet::default();
+        let mut owned = Owned::default();
         let mut spliced = Spliced {
             parts: Vec::with_capacity(hosts.len()),
+            keys: Vec::with_capacity(hosts.len()),
             at: FxHashMap::default(),
             distinct: true,
             sources: Arc::default(),
-            apart: Vec::new(),
         };
         for key in hosts {
             let (Some(h), PieceKey::Host(_, host)) = (self.host(key), &**key) else {
                 continue;
             };
-            let taken: BTreeSet<Text> = h
-                .domains
-                .iter()
-                .filter(|d| owned.contains(*d))
-                .cloned()
-                .collect();
+            let taken = owned.taken(h, &spliced.parts);
             let part = if taken.is_empty() {
                 Some(h.clone())
             } else {
@@ -450,14 +455,15 @@ impl Sheet {
                     .0
             };
             if let Some(p) = part {
-                owned.extend(p.domains.iter().cloned());
+                owned.0.extend(&p.hashes);
                 spliced.at.insert(key.clone(), spliced.parts.len());
+                spliced.keys.push(key.clone());
                 spliced.parts.push(p);
             }
         }
         if let Section::Hosts(..) = work.section {
             let before = self.tables.remove(table);
-            self.publish_apart(before.as_ref(), &mut spliced, work);
+            self.publish_apart(before.as_ref(), &spliced);
         } else {
             spliced.sources = self.table_sources(table, &spliced.parts);
             let whole = route::table(table);
@@ -470,7 +476,7 @@ impl Sheet {
         self.tables.insert(table.clone(), spliced);
     }
 
-    fn host(&self, key: &PieceKey) -> Option<&Arc<HostBytes>> {
+    fn host(&self, key: &Key) -> Option<&Arc<HostBytes>> {
         match &self.pieces.get(key)?.output {
             Output::Host(Some(h)) => Some(h),
             _ => None,
@@ -478,8 +484,24 @@ impl Sheet {
     }
 }
 
+/// The domains of the hosts that were put into a table so far, by their hashes.
+#[derive(Default)]
+struct Owned(FxHashSet<u64>);
+
+impl Owned {
+    /// The domains of a host that one of these parts has. Strings are compared only where hashes are equal.
+    fn taken(&self, host: &HostBytes, parts: &[Arc<HostBytes>]) -> BTreeSet<Text> {
+        if host.hashes.iter().all(|hash| !self.0.contains(hash)) {
+            return BTreeSet::new();
+        }
+        let owned: BTreeSet<&Text> = parts.iter().flat_map(|p| &p.domains).collect();
+        let taken = host.domains.iter().filter(|d| owned.contains(d));
+        taken.cloned().collect()
+    }
+}
+
 /// The keys a piece says there are, and who decided it.
-fn keys_of(piece: Option<&Piece>) -> (&[Arc<PieceKey>], &Arc<[Text]>) {
+fn keys_of(piece: Option<&Piece>) -> (&[Key], &Arc<[Text]>) {
     static NOBODY: std::sync::LazyLock<Arc<[Text]>> = std::sync::LazyLock::new(Arc::default);
     match piece.map(|p| &p.output) {
         Some(Output::Keys(keys, chosen_by)) => (keys, chosen_by),

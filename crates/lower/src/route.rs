@@ -9,6 +9,7 @@ use pilotfish_ir::route::{
     Action, Forward, HeaderOps, Rewrite, Route, RouteMatch, WeightedCluster,
 };
 use pilotfish_ir::{ClusterName, Millis, RouteTable, VirtualHost};
+use pilotfish_mesh::rules::Head;
 use pilotfish_mesh::{ExportTo, Port, Protocol, Reader, Resolution, Service, ServiceId, host};
 
 use crate::virtual_service::{self, Place};
@@ -175,8 +176,7 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
         };
         // An alias has no routes of its own, but a VirtualService may write some for it.
         let own = |s: &Service| {
-            s.resolution != Resolution::Alias
-                || virtual_service_for(reader, client, &s.id.host).is_some()
+            s.resolution != Resolution::Alias || head_for(reader, client, &s.id.host).is_some()
         };
         let mut routable: Vec<&Arc<Service>> = services
             .into_iter()
@@ -197,18 +197,18 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
 /// Who owns a domain that several services have: one with a VirtualService before one without, the older VirtualService
 /// before the younger, a host that is written before one that a wildcard covers.
 fn claim(reader: &Reader<'_>, client: &Client, h: &Text) -> (bool, i64, Text, Text, bool) {
-    let Some((o, vs)) = virtual_service_for(reader, client, h) else {
+    let Some(head) = head_for(reader, client, h) else {
         return (true, 0, Text::default(), Text::default(), false);
     };
+    let (name, namespace) = (&head.key.name, &head.key.namespace);
     let domain = &reader.settings().domain;
-    let mut hosts = vs.hosts.iter();
-    let written = hosts.any(|w| host::resolve(w, &o.key.namespace, domain) == *h);
-    let age = o.meta.created.unwrap_or(0);
+    let mut hosts = head.hosts.iter();
+    let written = hosts.any(|w| host::resolve(w, namespace, domain) == *h);
     (
         false,
-        age,
-        o.key.name.clone(),
-        o.key.namespace.clone(),
+        head.created,
+        name.clone(),
+        namespace.clone(),
         !written,
     )
 }
@@ -250,21 +250,19 @@ fn written_hosts(
         {
             continue;
         }
-        for o in reader.virtual_services_of(h).iter().flat_map(|r| r.iter()) {
-            let Some(vs) = o.get::<VirtualService>() else {
-                continue;
-            };
-            if !visible(reader, client, o, vs)
-                || vs.http.is_empty()
-                || !egress.imports_rule(reader, o, vs)
+        for head in reader.virtual_service_heads_of(h) {
+            if !visible(reader, client, &head)
+                || !head.has_http
+                || !egress.imports_rule(reader, &head)
             {
                 continue;
             }
+            let (name, namespace) = (&head.key.name, &head.key.namespace);
             let domain = &reader.settings().domain;
-            let resolved: Vec<Text> = vs
+            let resolved: Vec<Text> = head
                 .hosts
                 .iter()
-                .map(|h| host::resolve(h, &o.key.namespace, domain))
+                .map(|h| host::resolve(h, namespace, domain))
                 .collect();
             let names_service = resolved.iter().any(|h| {
                 known.contains(&**h)
@@ -272,8 +270,8 @@ fn written_hosts(
             });
             if (names_service || port == 80) && seen.insert(h.clone()) {
                 out.push((
-                    o.meta.created.unwrap_or(0),
-                    HostKey::Written(o.key.namespace.clone(), o.key.name.clone(), h.clone()),
+                    head.created,
+                    HostKey::Written(namespace.clone(), name.clone(), h.clone()),
                 ));
             }
         }
@@ -282,18 +280,25 @@ fn written_hosts(
     out.into_iter().map(|(_, k)| k).collect()
 }
 
-pub(crate) fn visible(
-    reader: &Reader<'_>,
-    client: &Client,
-    o: &Object,
-    vs: &VirtualService,
-) -> bool {
-    let export_to = policy::export_to(
-        &vs.export_to,
-        &reader.mesh().default_virtual_service_export_to,
-        &o.key.namespace,
-    );
-    client.sees(reader, &export_to, &o.key.namespace)
+pub(crate) fn visible(reader: &Reader<'_>, client: &Client, head: &Head<'_>) -> bool {
+    let namespace = &head.key.namespace;
+    let default = &reader.mesh().default_virtual_service_export_to;
+    let export_to = policy::export_to(head.export_to, default, namespace);
+    client.sees(reader, &export_to, namespace)
+}
+
+/// The head of the VirtualService that applies to a host.
+fn head_for<'w>(reader: &Reader<'w>, client: &Client, h: &Text) -> Option<Head<'w>> {
+    let listeners = visibility::egress(reader, client);
+    reader
+        .virtual_service_heads(h)
+        .into_iter()
+        .find_map(|heads| {
+            heads
+                .into_iter()
+                .filter(|head| usable(reader, client, &listeners, head))
+                .min_by_key(|head| audience(reader, client, head))
+        })
 }
 
 /// The VirtualService that applies to a host: the one for the most specific host; of those the one meant for the client's
@@ -305,8 +310,9 @@ pub fn virtual_service_for<'w>(
 ) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
     let listeners = visibility::egress(reader, client);
     reader.virtual_services(h).into_iter().find_map(|ranked| {
-        usable(reader, client, &listeners, ranked)
-            .min_by_key(|(o, vs)| audience(reader, client, o, vs))
+        let (_, o, vs) = usable_of(reader, client, &listeners, ranked)
+            .min_by_key(|(head, ..)| audience(reader, client, head))?;
+        Some((o, vs))
     })
 }
 
@@ -320,44 +326,41 @@ pub(crate) fn virtual_services_for<'w>(
     let listeners = visibility::egress(reader, client);
     let covering = reader.virtual_services(h).into_iter();
     let mut out: Vec<_> = covering
-        .flat_map(|ranked| usable(reader, client, &listeners, ranked))
+        .flat_map(|ranked| usable_of(reader, client, &listeners, ranked))
         .collect();
-    out.sort_by_key(|(o, vs)| {
-        let age = o.meta.created.unwrap_or(0);
-        let audience = audience(reader, client, o, vs);
-        (audience, age, &o.key.name, &o.key.namespace)
+    out.sort_by_key(|(head, ..)| {
+        let audience = audience(reader, client, head);
+        (audience, head.created, &head.key.name, &head.key.namespace)
     });
-    out.dedup_by_key(|(o, _)| &o.key);
-    out
+    out.dedup_by_key(|(head, ..)| head.key);
+    out.into_iter().map(|(_, o, vs)| (o, vs)).collect()
+}
+
+/// Whether the client sees and imports a VirtualService.
+fn usable(reader: &Reader<'_>, client: &Client, listeners: &[Egress<'_>], head: &Head<'_>) -> bool {
+    visible(reader, client, head) && listeners.iter().any(|e| e.imports_rule(reader, head))
 }
 
 /// Those of some VirtualServices that the client sees and imports.
-fn usable<'w, 'a>(
+fn usable_of<'w, 'a>(
     reader: &'a Reader<'w>,
     client: &'a Client,
     listeners: &'a [Egress<'_>],
     ranked: &'w [Arc<Object>],
-) -> impl Iterator<Item = (&'w Arc<Object>, &'w VirtualService)> + use<'w, 'a> {
+) -> impl Iterator<Item = (Head<'w>, &'w Arc<Object>, &'w VirtualService)> + use<'w, 'a> {
     ranked
         .iter()
-        .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
-        .filter(move |(o, vs)| {
-            visible(reader, client, o, vs)
-                && listeners.iter().any(|e| e.imports_rule(reader, o, vs))
-        })
+        .filter_map(|o| Some((Head::of(o)?, o, o.get::<VirtualService>()?)))
+        .filter(move |(head, ..)| usable(reader, client, listeners, head))
 }
 
 /// How much a VirtualService is meant for a client: 0 only by its own namespace, 1 by name, 2 as one of all.
-pub(crate) fn audience(
-    reader: &Reader<'_>,
-    client: &Client,
-    o: &Object,
-    vs: &VirtualService,
-) -> u8 {
+pub(crate) fn audience(reader: &Reader<'_>, client: &Client, head: &Head<'_>) -> u8 {
+    let namespace = &head.key.namespace;
     let default = &reader.mesh().default_virtual_service_export_to;
-    match policy::export_to(&vs.export_to, default, &o.key.namespace) {
+    match policy::export_to(head.export_to, default, namespace) {
         ExportTo::Public => 2,
-        _ if client.is_in(reader, &o.key.namespace) => 0,
+        _ if client.is_in(reader, namespace) => 0,
         _ => 1,
     }
 }

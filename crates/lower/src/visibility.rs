@@ -9,6 +9,7 @@ use pilotfish_config::networking::{
     CaptureMode, Destination, IstioEgressListener, OutboundTrafficMode, Sidecar, VirtualService,
 };
 use pilotfish_ir::ClusterName;
+use pilotfish_mesh::rules::Head;
 use pilotfish_mesh::{
     ExportTo, Port, Protocol, Reader, Registry, Resolution, Service, ServiceId, host,
 };
@@ -164,18 +165,19 @@ impl Egress<'_> {
     }
 
     /// Whether it lets its clients use a VirtualService.
-    pub fn imports_rule(&self, reader: &Reader<'_>, o: &Object, vs: &VirtualService) -> bool {
+    pub fn imports_rule(&self, reader: &Reader<'_>, head: &Head<'_>) -> bool {
         // The implicit listener sees everything.
         if self.listener.is_none() {
             return true;
         }
         let domain = &reader.settings().domain;
-        let hosts: Vec<Text> = vs
+        let namespace = &head.key.namespace;
+        let hosts: Vec<Text> = head
             .hosts
             .iter()
-            .map(|h| host::resolve(h, &o.key.namespace, domain))
+            .map(|h| host::resolve(h, namespace, domain))
             .collect();
-        self.imports(&o.key.namespace, hosts.iter())
+        self.imports(namespace, hosts.iter())
     }
 
     /// Bound to its port instead of fed by interception.
@@ -319,13 +321,13 @@ fn destinations<'w>(
         .filter_map(|h| reader.virtual_services_of(h))
         .flat_map(|r| r.iter())
     {
-        let Some(vs) = o.get::<VirtualService>() else {
+        let (Some(vs), Some(head)) = (o.get::<VirtualService>(), Head::of(o)) else {
             continue;
         };
-        if !route::visible(reader, client, o, vs) {
+        if !route::visible(reader, client, &head) {
             continue;
         }
-        for e in listeners.iter().filter(|e| e.imports_rule(reader, o, vs)) {
+        for e in listeners.iter().filter(|e| e.imports_rule(reader, &head)) {
             for d in destinations_of(reader, vs, client) {
                 let host = host::resolve(&d.host, &o.key.namespace, &reader.settings().domain);
                 // A listener with a port shows that port only.

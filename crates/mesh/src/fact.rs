@@ -27,6 +27,8 @@ pub enum Fact {
     DestinationRules(Text),
     /// Virtual services for the mesh written for exactly this host (which may be a wildcard).
     VirtualServices(Text),
+    /// The same without their routes: which there are, how old, for which hosts and whom ([`Head`](crate::rules::Head)).
+    VirtualServiceHeads(Text),
     /// Which wildcard hosts have destination rules.
     DestinationRuleWildcards,
     /// Which wildcard hosts have virtual services for the mesh.

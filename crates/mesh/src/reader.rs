@@ -10,7 +10,7 @@ use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey};
 
 use crate::host;
-use crate::rules::{Ranked, delegate_ref};
+use crate::rules::{Head, Ranked, delegate_ref};
 use crate::{
     Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World,
 };
@@ -160,6 +160,24 @@ impl<'w> Reader<'w> {
     pub fn virtual_services(&self, host: &Text) -> Vec<&'w Ranked> {
         self.note(Fact::VirtualServiceWildcards);
         self.covering(&self.world.virtual_services, host, Fact::VirtualServices)
+    }
+
+    /// The heads of virtual services of the mesh whose host covers `host`, those of the most specific host first.
+    pub fn virtual_service_heads(&self, host: &Text) -> Vec<Vec<Head<'w>>> {
+        self.note(Fact::VirtualServiceWildcards);
+        let index = &self.world.virtual_services;
+        let covering = self.covering(index, host, Fact::VirtualServiceHeads);
+        covering
+            .into_iter()
+            .map(|ranked| Head::all(ranked))
+            .collect()
+    }
+
+    /// The heads of virtual services of the mesh written for exactly this host.
+    pub fn virtual_service_heads_of(&self, host: &Text) -> Vec<Head<'w>> {
+        self.note(Fact::VirtualServiceHeads(host.clone()));
+        let ranked = self.world.virtual_services.get(host);
+        ranked.map_or_else(Vec::new, |ranked| Head::all(ranked))
     }
 
     /// Virtual services of the mesh written for exactly this host.

@@ -38,6 +38,41 @@ pub(crate) fn delegate_ref(name: &str, namespace: &str) -> Text {
     Text::from(format!("{namespace}/{name}"))
 }
 
+/// A VirtualService apart from its routes: what decides which hosts there are and whose rules count. Tables of routes are
+/// made from heads, so that a changed route is a matter of its hosts alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head<'w> {
+    /// Who it is.
+    pub key: &'w ObjectKey,
+    /// When it was made, in seconds; 0 if that is not known.
+    pub created: i64,
+    /// The hosts it is for, as written.
+    pub hosts: &'w [String],
+    /// Whom it is for, as written.
+    pub export_to: &'w [String],
+    /// It says something about HTTP.
+    pub has_http: bool,
+}
+
+impl<'w> Head<'w> {
+    /// The head of a VirtualService.
+    pub fn of(object: &'w Object) -> Option<Self> {
+        let service = object.get::<VirtualService>()?;
+        Some(Self {
+            key: &object.key,
+            created: object.meta.created.unwrap_or(0),
+            hosts: &service.hosts,
+            export_to: &service.export_to,
+            has_http: !service.http.is_empty(),
+        })
+    }
+
+    /// The heads of a list.
+    pub(crate) fn all(ranked: &'w [Arc<Object>]) -> Vec<Self> {
+        ranked.iter().filter_map(|o| Self::of(o)).collect()
+    }
+}
+
 /// Where an object is listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
@@ -99,6 +134,10 @@ impl Edit<'_> {
     }
 }
 
+fn list(ranked: Option<&Ranked>) -> &[Arc<Object>] {
+    ranked.map_or(&[], |ranked| ranked.as_slice())
+}
+
 fn same(a: &[Arc<Object>], b: &[Arc<Object>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_content(b))
 }
@@ -108,7 +147,7 @@ fn edit(map: &mut OrdMap<Text, Ranked>, key: &Text, edit: &Edit<'_>) -> (bool, b
     let old = map.get(key).cloned();
     let new = edit.apply(old.as_ref());
     let moved = old.is_none() != new.is_empty();
-    if same(old.as_deref().map_or(&[], Vec::as_slice), &new) {
+    if same(list(old.as_ref()), &new) {
         return (false, false);
     }
     if new.is_empty() {
@@ -164,9 +203,14 @@ pub(crate) fn replace(
                 (differs, Fact::DestinationRules(host))
             }
             Place::VirtualServices(host) => {
+                let before = next.virtual_services.get(&host).cloned();
                 let (differs, moved) = edit(&mut next.virtual_services, &host, &change);
                 if moved {
                     facts.insert(Fact::VirtualServiceHosts);
+                }
+                let after = next.virtual_services.get(&host);
+                if differs && Head::all(list(before.as_ref())) != Head::all(list(after)) {
+                    facts.insert(Fact::VirtualServiceHeads(host.clone()));
                 }
                 if moved && host.starts_with('*') {
                     facts.insert(Fact::VirtualServiceWildcards);

@@ -49,7 +49,7 @@ mod watch;
 pub use bundle::Pool;
 pub use configuration::{Configuration, Observer, Peer, Push};
 pub use connection::{ConnectionInfo, TypeStatus};
-pub use limits::Limits;
+pub use limits::{Limits, NewStreams};
 pub use names::Names;
 pub use nonce::Nonce;
 pub use resource::{Change, Resource, ResourceSet, Version, View};

@@ -7,15 +7,24 @@ use crate::bundle::Pool;
 use crate::session::SessionConfig;
 use crate::type_url::TypeUrl;
 
+/// The pace of admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewStreams {
+    /// As fast as the last ones could be configured.
+    AsTheyCost,
+    /// So many a second, after a burst of ten seconds' worth.
+    PerSecond(u32),
+}
+
 /// Bounds and time-outs. The defaults are istiod's where it has one.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Proxies for which configuration is made at the same time.
     pub push_throttle: usize,
-    /// New streams a second, after the burst.
-    pub new_streams_per_second: u32,
-    /// New streams admitted at once after a quiet time. A stream is cheap here, unlike a push, which has its own bound.
-    pub new_streams_burst: u32,
+    /// How fast new streams are admitted.
+    pub new_streams: NewStreams,
+    /// Processors that configuring new streams may take.
+    pub cores: usize,
     /// New streams that may wait for admission; more are refused.
     pub max_waiting_streams: usize,
     /// Streams in all.
@@ -53,12 +62,10 @@ pub struct Limits {
 impl Limits {
     /// The defaults for a machine with that many cores.
     pub fn for_cores(cores: usize) -> Self {
-        let paced = (15 + 5 * cores).min(100);
-        let per_second = u32::try_from(paced).unwrap_or(100);
         Self {
-            push_throttle: paced,
-            new_streams_per_second: per_second,
-            new_streams_burst: per_second * 10,
+            push_throttle: (15 + 5 * cores).min(100),
+            new_streams: NewStreams::AsTheyCost,
+            cores,
             max_waiting_streams: 50_000,
             max_concurrent_streams: 100_000,
             first_request_timeout: Duration::from_secs(30),

@@ -24,6 +24,8 @@ use crate::type_url::TypeUrl;
 
 /// A client that reconnects with clusters that are gone gets this long to ask for what may refer to them.
 const REFERRERS_MAY_COME: Duration = Duration::from_secs(2);
+/// What a stream is sent in this time after its start is what it costs to admit it.
+const SETTING_UP: Duration = Duration::from_secs(10);
 
 /// What a stream is about, before anything was read from it.
 pub(crate) struct Opening {
@@ -86,6 +88,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     generation.mark_unchanged();
     let mut stream = Stream {
         started: now,
+        was_sent: false,
         paces: BTreeMap::new(),
         lingering_since: None,
         generation,
@@ -207,6 +210,8 @@ struct Stream<C: Configuration, P: Protocol> {
     generation: watch::Receiver<Generation>,
     paces: BTreeMap<TypeUrl, Pace>,
     started: Instant,
+    /// Something was sent.
+    was_sent: bool,
     lingering_since: Option<Instant>,
 }
 
@@ -380,6 +385,10 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             since: now.saturating_duration_since(since),
         };
         self.shared.observer.pushed(&self.connection.node_id, &push);
+        if now < self.started + SETTING_UP {
+            let first = !std::mem::replace(&mut self.was_sent, true);
+            self.shared.admission.spent(push.took, push.bytes, first);
+        }
         self.outbound.send(response.frames);
     }
 

@@ -8,6 +8,7 @@ use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{Object, ObjectKey};
 use pilotfish_ir::route::Session;
 use pilotfish_ir::{Text, VirtualHost};
+use pilotfish_mesh::rules::Head;
 use pilotfish_mesh::{Instance, Reader, host};
 
 use super::servers::{Bound, bare, servers};
@@ -26,10 +27,10 @@ pub(super) fn bound_rules<'w>(
     let mut out: Vec<_> = ranked
         .iter()
         .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
-        .filter(|(o, vs)| route::visible(reader, client, o, vs))
+        .filter(|(o, _)| Head::of(o).is_some_and(|head| route::visible(reader, client, &head)))
         .collect();
     // Stable: what is meant for the proxy's namespace more than for others goes first.
-    out.sort_by_key(|(o, vs)| route::audience(reader, client, o, vs));
+    out.sort_by_key(|(o, _)| Head::of(o).map(|head| route::audience(reader, client, &head)));
     out
 }
 

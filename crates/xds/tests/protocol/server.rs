@@ -8,7 +8,7 @@ use pilotfish_protos::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use pilotfish_xds::TypeUrl::{self, Cluster, Endpoints, Listener, Route, Secret, Workload};
-use pilotfish_xds::{Generation, Limits};
+use pilotfish_xds::{Generation, Limits, NewStreams};
 use tonic::Code;
 
 use crate::support::{
@@ -433,8 +433,7 @@ async fn a_stream_ends_at_its_age() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_clients_at_once() {
     let run = Running::start(Limits {
-        new_streams_per_second: 1000,
-        new_streams_burst: 100,
+        new_streams: NewStreams::AsTheyCost,
         ..limits()
     })
     .await;

@@ -290,8 +290,7 @@ pub(crate) struct Running {
 /// Limits that do not get into a test's way.
 pub(crate) fn limits() -> Limits {
     Limits {
-        new_streams_per_second: 100_000,
-        new_streams_burst: 100_000,
+        new_streams: pilotfish_xds::NewStreams::PerSecond(100_000),
         ..Limits::default()
     }
 }
