@@ -358,26 +358,24 @@ impl Sheet {
 
     /// Exchanges hosts of a table that keep their domains; everything else stays as it is. False if that is not enough.
     fn exchange(&mut self, table: &TableKey, hosts: &[Key], work: &Work<'_>) -> bool {
-        if !self.tables.get(table).is_some_and(|t| t.distinct) {
-            return false;
-        }
         let Some(mut spliced) = self.tables.remove(table) else {
             return false;
         };
+        // All or none: what is put together anew is compared with what was published.
+        let exchanged = |key| {
+            let (at, new) = (*spliced.at.get(key)?, self.host(key)?);
+            (spliced.parts[at].domains == new.domains).then(|| (at, new.clone()))
+        };
+        let exchanged: Option<Vec<(usize, Arc<HostBytes>)>> = hosts.iter().map(exchanged).collect();
+        let Some(exchanged) = exchanged.filter(|_| spliced.distinct) else {
+            self.tables.insert(table.clone(), spliced);
+            return false;
+        };
         let mut same_sources = true;
-        for key in hosts {
-            let (Some(at), Some(new)) = (spliced.at.get(key).copied(), self.host(key)) else {
-                self.tables.insert(table.clone(), spliced);
-                return false;
-            };
+        for (at, new) in exchanged {
             let old = std::mem::replace(&mut spliced.parts[at], new.clone());
-            if old.domains != spliced.parts[at].domains {
-                spliced.distinct = false;
-                self.tables.insert(table.clone(), spliced);
-                return false;
-            }
-            same_sources &= old.sources == spliced.parts[at].sources;
-            if let Some(resource) = &spliced.parts[at].apart {
+            same_sources &= old.sources == new.sources;
+            if let Some(resource) = &new.apart {
                 self.withdraw(old.apart.as_slice(), std::slice::from_ref(resource));
                 self.publish(resource.clone());
             }
