@@ -4,6 +4,7 @@ mod config;
 mod config_dump;
 mod diagnostics;
 mod proxies;
+mod push;
 mod registry;
 
 use axum::Router;
@@ -90,8 +91,14 @@ fn all() -> Vec<Page> {
             serve: || get(config::networks),
         },
         Page {
+            path: "/debug/push",
+            about: "The last pushes: which fields of which objects caused them, what was translated and sent because of it, how \
+                    long that took; and the noisiest objects. ?format=text for a table",
+            serve: || get(push::page),
+        },
+        Page {
             path: "/debug/push_status",
-            about: "The last pushes: when, why, how long they waited",
+            about: "The last pushes in brief: when, why, how long they waited",
             serve: || get(push_status),
         },
         Page {

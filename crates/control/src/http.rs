@@ -174,6 +174,11 @@ async fn metrics(State(pages): State<Pages>, ConnectInfo(ends): ConnectInfo<Ends
             .into_response();
     }
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let taken = pages.plane.total_cost();
+    pages
+        .plane
+        .metrics
+        .translated(taken.pieces, taken.resources);
     ([(header::CONTENT_TYPE, kind)], pages.plane.metrics.text()).into_response()
 }
 
@@ -282,6 +287,17 @@ pub(crate) fn wants_html(headers: &HeaderMap, format: Option<&str>) -> bool {
     }
 }
 
+/// Whether plain text is wanted: `format=text` in the query decides; otherwise what is accepted.
+pub(crate) fn wants_text(headers: &HeaderMap, format: Option<&str>) -> bool {
+    match format {
+        Some(format) => format == "text",
+        None => headers
+            .get(header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok())
+            .is_some_and(|accept| accept.starts_with("text/plain")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,5 +325,15 @@ mod tests {
             HeaderValue::from_static("text/html,application/xhtml+xml"),
         );
         assert!(wants_html(&headers, None) && !wants_html(&headers, Some("json")));
+    }
+
+    #[test]
+    fn text_is_for_those_who_ask() {
+        let mut headers = HeaderMap::new();
+        assert!(!wants_text(&headers, None) && wants_text(&headers, Some("text")));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        assert!(!wants_text(&headers, None));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("text/plain"));
+        assert!(wants_text(&headers, None) && !wants_text(&headers, Some("json")));
     }
 }

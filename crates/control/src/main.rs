@@ -6,10 +6,12 @@
 
 mod address;
 mod analyze;
+mod audit;
 mod cli;
 mod debounce;
 mod debug;
 mod environment;
+mod fields;
 mod findings;
 mod http;
 mod identity;

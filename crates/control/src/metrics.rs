@@ -33,6 +33,11 @@ impl Count {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// Brings it up to a count that is kept elsewhere.
+    fn raise_to(&self, count: u64) {
+        self.0.fetch_max(count, Ordering::Relaxed);
+    }
+
     /// The count so far.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -161,6 +166,11 @@ pub(crate) struct Metrics {
     init_time: Histogram,
     push_time: Distributions,
     config_size: Distributions,
+    pieces: Count,
+    resources: Count,
+    audited_sheets: Count,
+    audit_differences: Count,
+    audit_time: Histogram,
     pub(crate) services: Gauge,
     pub(crate) virtual_services: Gauge,
     pub(crate) invalid: Gauge,
@@ -289,6 +299,36 @@ impl Metrics {
                 "Bytes of one response, by type",
                 Family::new_with_constructor(Bounds(BYTES)),
             ),
+            pieces: add(
+                r,
+                "pilotfish_push_pieces_total",
+                "Pieces of configuration that were translated",
+                Count::default(),
+            ),
+            resources: add(
+                r,
+                "pilotfish_push_resources_total",
+                "Resources that came, went or changed, once for each scope that shares them",
+                Count::default(),
+            ),
+            audited_sheets: add(
+                r,
+                "pilotfish_audit_sheets_total",
+                "Parts of the configuration that were built from scratch and compared",
+                Count::default(),
+            ),
+            audit_differences: add(
+                r,
+                "pilotfish_audit_differences_total",
+                "Resources that such a comparison found wrong; each is a bug of Pilotfish, and in the log",
+                Count::default(),
+            ),
+            audit_time: add(
+                r,
+                "pilotfish_audit_seconds",
+                "Seconds that one such comparison took",
+                Bounds(SECONDS).new_metric(),
+            ),
             services: add(r, "pilot_services", "Services known", Gauge::default()),
             virtual_services: add(
                 r,
@@ -343,6 +383,22 @@ impl Metrics {
         self.push_time
             .get_or_create(&Type { r#type: kind })
             .observe(took.as_secs_f64());
+    }
+
+    /// What translation has taken since the start. What was sent is the sum of `pilot_xds_config_size_bytes`.
+    pub(crate) fn translated(&self, pieces: usize, resources: usize) {
+        self.pieces
+            .raise_to(u64::try_from(pieces).unwrap_or(u64::MAX));
+        self.resources
+            .raise_to(u64::try_from(resources).unwrap_or(u64::MAX));
+    }
+
+    /// A part of the configuration was compared with what it should be.
+    pub(crate) fn audited(&self, differences: usize, took: Duration) {
+        self.audited_sheets.inc();
+        self.audit_differences
+            .add(u64::try_from(differences).unwrap_or(u64::MAX));
+        self.audit_time.observe(took.as_secs_f64());
     }
 
     /// A proxy acknowledged a change so long after it happened.

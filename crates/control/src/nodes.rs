@@ -9,10 +9,11 @@ use pilotfish_analysis::Proxy;
 use pilotfish_mesh::Text;
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::google::protobuf::value::Kind;
-use pilotfish_xds::{Observer, Peer, Push, Rejection, TypeUrl};
+use pilotfish_xds::{Generation, Observer, Peer, Push, Rejection, TypeUrl};
 use serde::Serialize;
 
 use crate::metrics::Metrics;
+use crate::pushes::{History, Sent, Volume};
 
 /// The part of a node's description that pages show.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -88,6 +89,7 @@ pub(crate) struct Nodes {
     entries: Mutex<BTreeMap<String, Entry>>,
     metrics: Arc<Metrics>,
     pushes: AtomicU64,
+    pub(crate) history: Arc<History>,
 }
 
 impl Nodes {
@@ -97,6 +99,7 @@ impl Nodes {
             entries: Mutex::default(),
             metrics,
             pushes: AtomicU64::new(0),
+            history: Arc::default(),
         }
     }
 
@@ -201,6 +204,9 @@ impl Observer for Nodes {
         self.metrics
             .sent(label(push.type_url), push.bytes, push.took);
         self.metrics.converged(push.since);
+        if let Some(Generation(generation)) = push.generation {
+            self.history.sent(generation, sent(push));
+        }
         tracing::debug!(
             target: "ads", node = node_id, resources = push.resources, removed = push.removed, bytes = push.bytes,
             took_ms = push.took.as_secs_f64() * 1e3, since_ms = push.since.as_secs_f64() * 1e3,
@@ -208,8 +214,17 @@ impl Observer for Nodes {
         );
     }
 
-    fn accepted(&self, node_id: &str, type_url: &TypeUrl, since: Duration) {
+    fn accepted(
+        &self,
+        node_id: &str,
+        type_url: &TypeUrl,
+        since: Duration,
+        generation: Option<Generation>,
+    ) {
         self.metrics.acknowledged(since);
+        if let Some(Generation(generation)) = generation {
+            self.history.acknowledged(generation, since);
+        }
         tracing::debug!(target: "ads", node = node_id, since_ms = since.as_secs_f64() * 1e3, "{}: ACK", type_url.short());
     }
 
@@ -226,6 +241,21 @@ impl Observer for Nodes {
     fn unanswered(&self, node_id: &str, type_url: &TypeUrl) {
         self.metrics.unanswered(label(type_url));
         tracing::warn!(target: "ads", node = node_id, "{}: no answer to the last response in time", type_url.short());
+    }
+}
+
+fn sent(push: &Push<'_>) -> Sent {
+    let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    Sent {
+        kind: label(push.type_url),
+        first: push.first,
+        volume: Volume {
+            responses: 1,
+            resources: count(push.resources),
+            removed: count(push.removed),
+            bytes: count(push.bytes),
+        },
+        since: push.since,
     }
 }
 

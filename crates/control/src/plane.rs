@@ -1,7 +1,8 @@
 //! The control plane: what is configured now, and what proxies are given. The one file that knows the engine.
 //!
 //! [`Plane`] is shared by everything that reads. It is written by one task only (`writer.rs`), in this order: engine,
-//! snapshot, generation; so that whoever sees a generation finds its snapshot and its resources.
+//! snapshot, generation; so that whoever sees a generation finds its snapshot and its resources. The one exception is a
+//! generation that heals what an audit found wrong, which has the snapshot of the one before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use pilotfish_analysis::Analyzer;
 use pilotfish_config::{Diagnostic, ObjectKey, Snapshot};
+#[cfg(test)]
+pub(crate) use pilotfish_engine::Wrong;
+pub(crate) use pilotfish_engine::{Audit, Cost, Difference};
 use pilotfish_engine::{Engine, ProxyFacts};
 use pilotfish_mesh::World;
 use pilotfish_protos::envoy::config::core::v3::Node;
@@ -29,7 +33,10 @@ pub(crate) const FIRST_SNAPSHOT: &str = "the first snapshot to be built";
 pub(crate) struct Plane {
     engine: Engine,
     snapshot: ArcSwap<Snapshot>,
+    /// Only rises: see [`Plane::publish`].
     generation: watch::Sender<Generation>,
+    /// Held while something is applied or a generation is published, so that none is seen before its snapshot.
+    applying: Mutex<()>,
     /// What is wrong with the input; the engine and the analyzer have the rest.
     input_diagnostics: ArcSwap<Vec<Diagnostic>>,
     /// What is wrong with the mesh as a whole, as of when somebody last asked. Pushes never wait for it.
@@ -37,7 +44,7 @@ pub(crate) struct Plane {
     /// How often anything came in.
     inputs: AtomicU64,
     pub(crate) readiness: Readiness,
-    pub(crate) history: History,
+    pub(crate) history: Arc<History>,
     pub(crate) metrics: Arc<Metrics>,
     nodes: Arc<Nodes>,
     treatment: Treatment,
@@ -48,6 +55,8 @@ pub(crate) struct Plane {
 pub(crate) struct Outcome {
     pub(crate) generation: u64,
     pub(crate) changed_facts: usize,
+    /// Whether the generation is a new one, so that proxies are looked at.
+    pub(crate) is_new: bool,
 }
 
 impl Plane {
@@ -63,11 +72,12 @@ impl Plane {
             engine: Engine::new(settings),
             snapshot: ArcSwap::from_pointee(Snapshot::default()),
             generation: watch::Sender::new(Generation::default()),
+            applying: Mutex::default(),
             input_diagnostics: ArcSwap::default(),
             analyzer: Mutex::default(),
             inputs: AtomicU64::new(0),
             readiness,
-            history: History::default(),
+            history: Arc::clone(&nodes.history),
             metrics,
             nodes,
             treatment,
@@ -96,13 +106,50 @@ impl Plane {
 
     /// Derives the state of the mesh from a snapshot and wakes connections. Only the writer calls this.
     pub(crate) fn apply(&self, snapshot: Arc<Snapshot>, changed: &[ObjectKey]) -> Outcome {
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let applied = self.engine.apply(&snapshot, changed);
         self.snapshot.store(snapshot);
-        self.generation.send_replace(Generation(applied.generation));
         Outcome {
             generation: applied.generation,
             changed_facts: applied.changed_facts,
+            is_new: self.publish(applied.generation),
         }
+    }
+
+    /// Wakes connections, if this generation is newer than what they know.
+    fn publish(&self, generation: u64) -> bool {
+        let new = Generation(generation);
+        self.generation.send_if_modified(|current| {
+            let is_new = *current < new;
+            *current = new.max(*current);
+            is_new
+        })
+    }
+
+    /// Compares a part of what proxies are given with what the configuration gives from scratch. What was wrong is built
+    /// again, and proxies are told.
+    pub(crate) fn audit(&self, turn: usize) -> Option<Audit> {
+        let audit = self.engine.audit(turn)?;
+        if let Some(generation) = audit.healed {
+            let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+            self.publish(generation);
+        }
+        Some(audit)
+    }
+
+    /// The generation that connections know.
+    pub(crate) fn current(&self) -> u64 {
+        self.generation.borrow().0
+    }
+
+    /// What translating a generation has taken so far.
+    pub(crate) fn cost(&self, generation: u64) -> Cost {
+        self.engine.cost(generation)
+    }
+
+    /// What translation has taken since the start.
+    pub(crate) fn total_cost(&self) -> Cost {
+        self.engine.total_cost()
     }
 
     /// Replaces what is wrong with the input. Only the writer calls this.

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::address::Address;
+use crate::audit;
 use crate::findings::Findings;
 use crate::http::{self, Pages};
 use crate::logging::Logging;
@@ -69,6 +70,9 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     vital.spawn(Writer::new(Arc::clone(&plane), settings.debounce, started).run(received));
     start_sources(&settings, &inputs, &mut vital)?;
     vital.spawn(report(Arc::clone(&plane), Arc::clone(&pages.nodes)));
+    if let Some(interval) = settings.audit_interval {
+        vital.spawn(audit::run(Arc::clone(&plane), interval));
+    }
     let mut serving = JoinSet::new();
     ports.serve(&server, &pages, settings.push, &stop, &mut serving);
     drop((inputs, pages));

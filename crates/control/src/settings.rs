@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) debounce: Debounce,
     pub(crate) push: Push,
     pub(crate) shutdown: Duration,
+    /// How often a part of what proxies were given is audited at most; never if absent.
+    pub(crate) audit_interval: Option<Duration>,
     pub(crate) debug: Debug,
     pub(crate) log: Log,
     /// What was set and has no effect, for the log.
@@ -211,6 +213,7 @@ impl Settings {
             debounce,
             push,
             shutdown: args.shutdown_duration.get(),
+            audit_interval: some_if_set(args.audit_interval.get()),
             debug,
             log: log(
                 &args.log_level,
@@ -409,6 +412,9 @@ mod tests {
         assert_eq!(&*settings.mesh.cluster, "Kubernetes");
         assert_eq!(settings.grpc.unwrap().to_string(), ":15010");
         assert!(settings.secure.is_none());
+        assert_eq!(settings.audit_interval, Some(Duration::from_mins(1)));
+        let silent = resolve(&["--audit-interval", "0"], &Environment::default()).unwrap();
+        assert_eq!(silent.audit_interval, None);
         assert_eq!(settings.notes, Vec::<String>::new());
     }
 

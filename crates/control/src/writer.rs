@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::debounce::{Debouncer, Due, Reason, Request};
 use crate::plane::{FIRST_SNAPSHOT, Plane};
-use crate::pushes::Push;
+use crate::pushes::{Causes, Push};
 use crate::settings::Debounce;
 
 /// What comes in.
@@ -157,6 +157,7 @@ impl Writer {
 
     async fn push(&mut self, due: Due) -> Result<()> {
         let snapshot = self.store.snapshot();
+        let before = self.plane.snapshot();
         let began = Instant::now();
         let (plane, wanted) = (Arc::clone(&self.plane), Arc::clone(&snapshot));
         let (outcome, due) =
@@ -164,7 +165,8 @@ impl Writer {
                 .await
                 .context("deriving the state of the mesh failed")?;
         let (waited, derived) = (due.since.elapsed(), began.elapsed());
-        self.record(&due, &snapshot, outcome, waited, derived);
+        let causes = Causes::between(&before, &snapshot, &due.request.changed);
+        self.record(&due, &snapshot, outcome, causes, waited, derived);
         if !self.first_done {
             self.first_done = true;
             self.plane.readiness.done(FIRST_SNAPSHOT);
@@ -178,6 +180,7 @@ impl Writer {
         due: &Due,
         snapshot: &Snapshot,
         outcome: crate::plane::Outcome,
+        causes: Causes,
         waited: Duration,
         derived: Duration,
     ) {
@@ -208,13 +211,15 @@ impl Writer {
             changed_facts: outcome.changed_facts,
             waited_ms: milliseconds(waited),
             derived_ms: milliseconds(derived),
+            is_new: outcome.is_new,
+            causes,
         };
         if self.first_done {
             tracing::info!(
                 target: "push",
                 generation = push.generation, objects = push.changed_objects, facts = push.changed_facts,
                 waited_ms = push.waited_ms, derived_ms = push.derived_ms,
-                "{} {} because of {}", if push.changed_facts == 0 { "nothing to send after a change of" } else { "pushing" }, push.objects.first().map_or("", String::as_str), reasons(&push),
+                "{} {} because of {}", if push.is_new { "pushing" } else { "nothing to send after a change of" }, push.objects.first().map_or("", String::as_str), reasons(&push),
             );
         }
         self.plane.history.add(push);

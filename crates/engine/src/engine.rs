@@ -45,6 +45,8 @@ pub struct Engine {
     pub(crate) interners: Interners,
     /// What the last generations took so far, newest last.
     costs: Mutex<VecDeque<(u64, Cost)>>,
+    /// What all of them took.
+    total_cost: Mutex<Cost>,
 }
 
 /// What bringing sheets up to a generation took.
@@ -147,6 +149,7 @@ impl Engine {
             memos: Mutex::default(),
             interners: Interners::default(),
             costs: Mutex::default(),
+            total_cost: Mutex::default(),
         }
     }
 
@@ -343,7 +346,17 @@ impl Engine {
         found.map_or_else(Cost::default, |(_, cost)| *cost)
     }
 
+    /// What translation has taken since the start.
+    pub fn total_cost(&self) -> Cost {
+        *lock(&self.total_cost)
+    }
+
     fn add_cost(&self, generation: u64, more: Cost) {
+        {
+            let mut total = lock(&self.total_cost);
+            total.pieces += more.pieces;
+            total.resources += more.resources;
+        }
         let mut costs = lock(&self.costs);
         match costs.iter_mut().rev().find(|(of, _)| *of == generation) {
             Some((_, cost)) => {

@@ -64,6 +64,10 @@ pub struct Push<'a> {
     pub took: Duration,
     /// From the change, or the request, until now.
     pub since: Duration,
+    /// The change that it brings. `None` if it tells the proxy of its type for the first time: that was there before.
+    pub generation: Option<Generation>,
+    /// Whether it is the first that this stream sends about that change.
+    pub first: bool,
 }
 
 /// Learns what happens on the wire, for metrics and logs. Called on the streams' own tasks: must not block.
@@ -80,8 +84,15 @@ pub trait Observer: Send + Sync + 'static {
     fn disconnected(&self, node_id: &str, status: &tonic::Status) {}
     /// A response was handed to the transport.
     fn pushed(&self, node_id: &str, push: &Push<'_>) {}
-    /// A proxy accepted a response; `since` is the time from the change.
-    fn accepted(&self, node_id: &str, type_url: &TypeUrl, since: Duration) {}
+    /// A proxy accepted a response; `since` is the time from the change, `generation` that of the response.
+    fn accepted(
+        &self,
+        node_id: &str,
+        type_url: &TypeUrl,
+        since: Duration,
+        generation: Option<Generation>,
+    ) {
+    }
     /// A proxy rejected a response.
     fn rejected(&self, node_id: &str, type_url: &TypeUrl, rejection: &Rejection) {}
     /// A proxy answered a response that had been overtaken.

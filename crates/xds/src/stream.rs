@@ -90,6 +90,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         started: now,
         was_sent: false,
         paces: BTreeMap::new(),
+        brought: Generation::default(),
         lingering_since: None,
         generation,
         outbound,
@@ -192,6 +193,10 @@ struct Pace {
     sent: Option<Instant>,
     /// The change that the last response is about.
     sent_since: Instant,
+    /// The generation that the proxy was first told of; later ones are changes to it.
+    began: Option<Generation>,
+    /// The generation that the last response brought.
+    brought: Option<Generation>,
 }
 
 /// What is to be done next.
@@ -209,6 +214,8 @@ struct Stream<C: Configuration, P: Protocol> {
     outbound: Outbound,
     generation: watch::Receiver<Generation>,
     paces: BTreeMap<TypeUrl, Pace>,
+    /// The last generation that any response brought.
+    brought: Generation,
     started: Instant,
     /// Something was sent.
     was_sent: bool,
@@ -286,13 +293,20 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             since: now,
             sent: None,
             sent_since: now,
+            began: None,
+            brought: None,
         });
         if !pace.dirty {
             pace.since = now;
         }
         match &reply.verdict {
             Verdict::None => {}
-            Verdict::Ack(_) => observer.accepted(node_id, &reply.type_url, now - pace.sent_since),
+            Verdict::Ack(_) => observer.accepted(
+                node_id,
+                &reply.type_url,
+                now - pace.sent_since,
+                pace.brought,
+            ),
             Verdict::Nack(rejection) => observer.rejected(node_id, &reply.type_url, rejection),
             Verdict::Stale => observer.stale(node_id, &reply.type_url),
         }
@@ -333,8 +347,9 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                     Step::Push(type_url) => self.push(&type_url)?,
                     Step::Withdraw(type_url) => {
                         let start = Instant::now();
+                        let generation = *self.generation.borrow();
                         let response = self.connection.session().withdraw(&type_url);
-                        self.send(&type_url, response, start, start);
+                        self.send(&type_url, response, generation, start, start);
                     }
                     Step::Wait(until) => return Ok(until),
                 }
@@ -359,7 +374,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             pace.dirty = false;
             pace.since
         });
-        self.send(type_url, response, start, since);
+        self.send(type_url, response, generation, start, since);
         Ok(())
     }
 
@@ -367,14 +382,21 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         &mut self,
         type_url: &TypeUrl,
         response: Option<Response>,
+        generation: Generation,
         start: Instant,
         since: Instant,
     ) {
+        let pace = self.paces.get_mut(type_url);
+        let began = pace.map(|pace| *pace.began.get_or_insert(generation));
         let Some(response) = response else { return };
         let now = Instant::now();
+        let brings = Some(generation).filter(|g| began.is_some_and(|began| began < *g));
+        let first = brings.is_some_and(|g| self.brought < g);
+        self.brought = self.brought.max(brings.unwrap_or_default());
         if let Some(pace) = self.paces.get_mut(type_url) {
             pace.sent = Some(now);
             pace.sent_since = since;
+            pace.brought = brings;
         }
         let push = Push {
             type_url,
@@ -383,6 +405,8 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             bytes: response.frames.len(),
             took: now - start,
             since: now.saturating_duration_since(since),
+            generation: brings,
+            first,
         };
         self.shared.observer.pushed(&self.connection.node_id, &push);
         if now < self.started + SETTING_UP {
