@@ -142,7 +142,8 @@ impl Debouncer {
         let quiet = self
             .active
             .is_none_or(|active| active + self.settings.after <= now);
-        let wait = if quiet {
+        // A first wait as long as every other is no exception: quiet is waited for, as istiod does.
+        let wait = if quiet && self.settings.first < self.settings.after {
             self.settings.first
         } else {
             self.settings.max
