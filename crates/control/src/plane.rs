@@ -235,3 +235,28 @@ impl std::fmt::Debug for Plane {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_only_rise() {
+        let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
+        let plane = Plane::new(
+            pilotfish_mesh::Settings::default(),
+            Readiness::waiting_for([]),
+            metrics,
+            nodes,
+            Treatment::default(),
+        );
+        let mut seen = plane.generation();
+        // A repair may be published before the change that came in while it was found.
+        assert!(plane.publish(2));
+        assert_eq!(*seen.borrow_and_update(), Generation(2));
+        assert!(!plane.publish(1) && !plane.publish(2));
+        assert!(!seen.has_changed().unwrap());
+        assert_eq!(plane.current(), 2);
+    }
+}
