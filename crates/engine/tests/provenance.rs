@@ -181,3 +181,39 @@ fn each_kind_of_resource_names_its_objects() {
         objects(&[rule, service, "Sidecar/bank/view-a"])
     );
 }
+
+/// Requests to a socket say where they go, so that any service opens it and none is written into it.
+#[test]
+fn a_socket_names_the_service_that_opens_it() {
+    let mut bench = Bench::with(settings(false), proxies::visitors());
+    bench.write(
+        "
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: view-a, namespace: shop}
+spec:
+  egress:
+  - port: {number: 0, protocol: HTTP, name: unix}
+    bind: unix:///tmp/egress.sock
+    hosts: ['*/*.example']
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: entry-a, namespace: bank}
+spec:
+  hosts: [api.example]
+  ports: [{number: 8080, name: http, protocol: HTTP}]
+  resolution: DNS
+",
+    );
+    let name = "unix:///tmp/egress.sock_0";
+    assert_eq!(
+        sources(&mut bench, "in shop", &TypeUrl::Listener, name),
+        ["ServiceEntry/bank/entry-a", "Sidecar/shop/view-a"]
+            .map(str::to_owned)
+            .into()
+    );
+    bench.delete(&ObjectKey::new(Kind::ServiceEntry, "bank", "entry-a"));
+    let left = bench.resources(0, &TypeUrl::Listener);
+    assert!(left.iter().all(|r| *r.name != *name), "{left:?}");
+}

@@ -358,6 +358,8 @@ fn add(
     let on_wildcard = offer.binds[0] == wildcards[0];
     let Some(entry) = entries.get_mut(&offer.binds[0]) else {
         let key = offer.binds[0].clone();
+        // Without it there may be no such listener: it is one of its sources, though it says nothing about its content.
+        reader.service(&offer.service.id);
         let (chains, protocol) = chains(reader, scope, &offer, &networks, on_wildcard);
         entries.insert(
             key,
