@@ -3,26 +3,15 @@
 
 mod common;
 
+use common::Text;
 use common::bench::{Bench, TYPES, difference, settings};
-use common::settings::{MESHES, NETWORKS};
-use common::{Text, object_of};
-use pilotfish_config::{Change, ObjectKey};
+use common::edits::{self, Step};
 use pilotfish_xds::TypeUrl;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 #[derive(Clone, Debug)]
-enum Step {
-    /// An object comes or says something else.
-    Put(Text),
-    /// Several at once, as from one file.
-    PutMany(Vec<Text>),
-    /// One of those that are there goes.
-    Delete(Index),
-    /// One goes and comes back as it was, in one batch.
-    Replace(Index),
-    Mesh(usize),
-    Networks(usize),
+enum Event {
     /// One proxy asks for one type, so that its sheets lag behind by different numbers of generations.
     Ask(Index, Index),
     AskAll(Index),
@@ -32,73 +21,14 @@ enum Step {
     Check,
 }
 
-/// Rolls of the dice, before they are objects.
-#[derive(Clone, Debug)]
-enum Raw {
-    Fresh(Vec<u8>),
-    /// An earlier object with one roll made again: most often the same object with one field changed.
-    Tweak(Index, Index, u8),
-    Several(Vec<Vec<u8>>),
-    Other(Step),
-}
-
-fn rolls() -> impl Strategy<Value = Vec<u8>> {
-    proptest::collection::vec(any::<u8>(), 40)
-}
-
-fn raw() -> impl Strategy<Value = Raw> {
+fn event() -> impl Strategy<Value = Event> {
     let index = any::<Index>;
-    let ask = (index(), index()).prop_map(|(p, t)| Step::Ask(p, t));
     prop_oneof![
-        10 => rolls().prop_map(Raw::Fresh),
-        10 => (index(), index(), any::<u8>()).prop_map(|(o, at, roll)| Raw::Tweak(o, at, roll)),
-        2 => proptest::collection::vec(rolls(), 2..6).prop_map(Raw::Several),
-        6 => index().prop_map(|i| Raw::Other(Step::Delete(i))),
-        1 => index().prop_map(|i| Raw::Other(Step::Replace(i))),
-        1 => (0..MESHES.len()).prop_map(|i| Raw::Other(Step::Mesh(i))),
-        1 => (0..NETWORKS.len()).prop_map(|i| Raw::Other(Step::Networks(i))),
-        10 => ask.prop_map(Raw::Other),
-        4 => index().prop_map(|p| Raw::Other(Step::AskAll(p))),
-        1 => index().prop_map(|p| Raw::Other(Step::Reconnect(p))),
-        1 => Just(Raw::Other(Step::Check)),
+        10 => (index(), index()).prop_map(|(p, t)| Event::Ask(p, t)),
+        4 => index().prop_map(Event::AskAll),
+        1 => index().prop_map(Event::Reconnect),
+        1 => Just(Event::Check),
     ]
-}
-
-/// The first rolls choose kind and name; tweaks leave them alone.
-const IDENTITY: usize = 4;
-
-fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    proptest::collection::vec(raw(), 1..most).prop_map(|raw| {
-        let mut known: Vec<Vec<u8>> = Vec::new();
-        let mut steps = Vec::new();
-        for raw in raw {
-            match raw {
-                Raw::Fresh(rolls) => {
-                    steps.push(Step::Put(object_of(&rolls)));
-                    known.push(rolls);
-                }
-                Raw::Tweak(which, at, roll) if !known.is_empty() => {
-                    let mut rolls = which.get(&known).clone();
-                    rolls[IDENTITY + at.index(20)] = roll;
-                    steps.push(Step::Put(object_of(&rolls)));
-                    known.push(rolls);
-                }
-                Raw::Tweak(..) => {}
-                Raw::Several(all) => {
-                    steps.push(Step::PutMany(all.iter().map(|r| object_of(r)).collect()));
-                    known.extend(all);
-                }
-                Raw::Other(step) => steps.push(step),
-            }
-        }
-        steps
-    })
-}
-
-fn pick(bench: &Bench, index: Index) -> Option<ObjectKey> {
-    let snapshot = bench.snapshot();
-    let keys: Vec<&ObjectKey> = snapshot.objects.keys().collect();
-    (!keys.is_empty()).then(|| (*index.get(&keys)).clone())
 }
 
 fn check(bench: &mut Bench) -> Result<(), TestCaseError> {
@@ -114,38 +44,24 @@ fn check(bench: &mut Bench) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(bench: &mut Bench, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run(bench: &mut Bench, steps: Vec<Step<Event>>) -> Result<(), TestCaseError> {
     let proxies = bench.proxies.len();
     for step in steps {
         match step {
-            Step::Put(text) => bench.put([&text]),
-            Step::PutMany(texts) => bench.put(&texts),
-            Step::Delete(index) => {
-                if let Some(key) = pick(bench, index) {
-                    bench.delete(&key);
-                }
-            }
-            Step::Replace(index) => {
-                if let Some(key) = pick(bench, index) {
-                    let object = (**bench.snapshot().get(&key).unwrap()).clone();
-                    bench.change(vec![Change::Delete(key), Change::Upsert(object)]);
-                }
-            }
-            Step::Mesh(i) => bench.set_mesh(MESHES[i]),
-            Step::Networks(i) => bench.set_networks(NETWORKS[i]),
-            Step::Ask(p, t) => {
+            Step::Edit(edit) => edits::apply(bench, &edit),
+            Step::Event(Event::Ask(p, t)) => {
                 bench.ask(p.index(proxies), t.get(&TYPES));
             }
-            Step::AskAll(p) => {
+            Step::Event(Event::AskAll(p)) => {
                 for t in &TYPES {
                     bench.ask(p.index(proxies), t);
                 }
             }
-            Step::Reconnect(p) => {
+            Step::Event(Event::Reconnect(p)) => {
                 let proxy = &mut bench.proxies[p.index(proxies)].1;
                 *proxy = bench.engine.connect(proxy.facts().clone());
             }
-            Step::Check => check(bench)?,
+            Step::Event(Event::Check) => check(bench)?,
         }
     }
     check(bench)
@@ -155,7 +71,7 @@ proptest! {
     #![proptest_config(common::cases(60))]
 
     #[test]
-    fn step_by_step_is_as_from_scratch(steps in steps(60), dual_stack in any::<bool>(), furnished in any::<bool>()) {
+    fn step_by_step_is_as_from_scratch(steps in edits::steps(60, 16, event()), dual_stack in any::<bool>(), furnished in any::<bool>()) {
         let mut bench = Bench::new(settings(dual_stack));
         if furnished {
             bench.write(common::FURNISHED);

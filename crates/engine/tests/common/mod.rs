@@ -8,9 +8,12 @@
 
 pub(crate) mod bench;
 pub(crate) mod dice;
+pub(crate) mod edits;
+pub(crate) mod envoy;
 pub(crate) mod kubernetes;
 pub(crate) mod networking;
 pub(crate) mod proxies;
+pub(crate) mod resource;
 pub(crate) mod settings;
 
 use proptest::prelude::*;
