@@ -1,10 +1,11 @@
 //! What variables of the environment switch on or off: HTTP/3, sessions, clusters of gateways, and smaller things.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilotfish_config::{ObjectKey, Snapshot, parse};
 use pilotfish_ir::cluster::{Discovery, Places};
 use pilotfish_ir::endpoint::Health;
 use pilotfish_ir::listener::{Handler, Http};
@@ -13,48 +14,25 @@ use pilotfish_ir::tls::{DownstreamTls, SecretSource, UpstreamTls};
 use pilotfish_ir::{Cluster, Listener, Millis, VirtualHost};
 use pilotfish_lower::route::{self, HostKey, TableKey};
 use pilotfish_lower::{
-    Client, ClusterScope, EndpointScope, Families, ListenerScope, ProxyKind, RouteScope, Text, Who,
+    Client, ClusterScope, EndpointScope, Families, ListenerScope, ProxyKind, RouteScope, Text,
     cluster, endpoint, gateway, outbound,
 };
-use pilotfish_mesh::{Instance, Locality, Reader, ServiceId, Settings, World};
+use pilotfish_mesh::{Instance, Locality, Reader, ServiceId, World};
 
 const QUIC: (&str, &str) = ("PILOT_ENABLE_QUIC_LISTENERS", "true");
 const SESSIONS: (&str, &str) = ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "true");
 const REACHED: (&str, &str) = ("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "true");
 
 fn world(objects: &[String], features: &[(&str, &str)]) -> World {
-    let parsed = parse::documents(&objects.join("\n---\n"), "test.yaml");
-    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-    let mut snapshot = Snapshot::default();
-    for object in parsed.objects {
-        let key = object.key.clone();
-        snapshot.objects.insert(key, Arc::new(object));
-    }
-    let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
-    let features = features
-        .iter()
-        .map(|(k, v)| (Text::from(*k), Text::from(*v)));
-    let settings = Settings {
-        features: features.collect(),
-        ..Settings::default()
-    };
-    World::empty(settings).update(&snapshot, &keys).world
+    common::world_with(&objects.join("\n---\n"), common::tuned(features))
 }
 
 fn client(kind: ProxyKind) -> Client {
-    let who = Who {
-        namespace: "shop".into(),
-        dns_domain: "shop.svc.cluster.local".into(),
-        labels: [(Text::from("gw"), Text::from("front"))].into(),
-    };
-    Client::new(kind, Families::V4, who)
+    Client::new(kind, Families::V4, common::who("shop", &[("gw", "front")]))
 }
 
 fn id(name: &str) -> ServiceId {
-    ServiceId {
-        host: format!("{name}.shop.svc.cluster.local").into(),
-        namespace: "shop".into(),
-    }
+    common::id(name, "shop")
 }
 
 fn object(kind: &str, name: &str, spec: &str) -> String {
@@ -83,14 +61,8 @@ fn front(servers: &str) -> String {
 
 fn listening(kind: ProxyKind, instances: Vec<Instance>) -> ListenerScope {
     ListenerScope {
-        client: client(kind),
-        tracing: None,
-        own_address: None,
         instances,
-        http10: false,
-        http_proxy: None,
-        own_ports: BTreeSet::new(),
-        files: pilotfish_ir::tls::CertificateFiles::default(),
+        ..common::listening(client(kind))
     }
 }
 

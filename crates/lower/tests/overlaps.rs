@@ -1,93 +1,31 @@
 //! Rules, hosts and services that overlap, in small.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod common;
 
-use pilotfish_config::{ObjectKey, Snapshot, parse};
+use common::{
+    id, id_of_host, listening, object, routing, tuned, virtual_service, who, world, world_with,
+};
 use pilotfish_ir::listener::Handler;
 use pilotfish_ir::route::Action;
 use pilotfish_ir::{ClusterName, Listener, VirtualHost};
 use pilotfish_lower::route::{self, HostKey, TableKey};
-use pilotfish_lower::{
-    Client, Families, ListenerScope, ProxyKind, RouteScope, Text, Who, gateway, outbound,
-};
-use pilotfish_mesh::{Reader, ServiceId, Settings, World};
-
-fn world(text: &str) -> World {
-    world_with(text, Settings::default())
-}
-
-fn world_with(text: &str, settings: Settings) -> World {
-    let parsed = parse::documents(text, "test.yaml");
-    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-    let mut snapshot = Snapshot::default();
-    for object in parsed.objects {
-        let key = object.key.clone();
-        snapshot.objects.insert(key, Arc::new(object));
-    }
-    let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
-    World::empty(settings).update(&snapshot, &keys).world
-}
+use pilotfish_lower::{Client, Families, ProxyKind, gateway, outbound};
+use pilotfish_mesh::{Reader, ServiceId, World};
 
 fn client(kind: ProxyKind, namespace: &str) -> Client {
-    let labels = [(Text::from("gw"), Text::from("front"))];
-    let who = Who {
-        namespace: namespace.into(),
-        dns_domain: format!("{namespace}.svc.cluster.local").into(),
-        labels: labels.into_iter().collect(),
-    };
-    Client::new(kind, Families::V4, who)
-}
-
-fn routes(client: Client) -> RouteScope {
-    RouteScope {
-        client,
-        instances: Vec::new(),
-        http_proxy: false,
-    }
-}
-
-fn listening(client: Client) -> ListenerScope {
-    ListenerScope {
-        client,
-        tracing: None,
-        own_address: None,
-        instances: Vec::new(),
-        http10: false,
-        http_proxy: None,
-        own_ports: BTreeSet::new(),
-        files: pilotfish_ir::tls::CertificateFiles::default(),
-    }
-}
-
-fn object(kind: &str, name: &str, namespace: &str, spec: &str) -> String {
-    format!(
-        "{{apiVersion: networking.istio.io/v1, kind: {kind}, metadata: {{name: {name}, namespace: {namespace}}}, spec: {spec}}}\n---\n"
-    )
-}
-
-fn virtual_service(name: &str, namespace: &str, spec: &str) -> String {
-    object("VirtualService", name, namespace, spec)
+    Client::new(kind, Families::V4, who(namespace, &[("gw", "front")]))
 }
 
 fn service(name: &str, namespace: &str, address: &str) -> String {
-    format!(
-        "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}}}, spec: {{clusterIP: {address}, selector: {{app: {name}}}, ports: [{{name: http, port: 80}}, {{name: tcp, port: 90}}, {{name: tls, port: 93}}]}}}}\n---\n"
-    )
-}
-
-fn id(host: &str, namespace: &str) -> ServiceId {
-    ServiceId {
-        host: host.into(),
-        namespace: namespace.into(),
-    }
+    let ports = "{name: http, port: 80}, {name: tcp, port: 90}, {name: tls, port: 93}";
+    common::service(name, namespace, address, ports)
 }
 
 /// Virtual hosts of a gateway in namespace edge.
 fn gateway_hosts(world: &World, table: &str) -> Vec<VirtualHost> {
     let reader = Reader::new(world);
-    let scope = routes(client(ProxyKind::Router, "edge"));
+    let scope = routing(client(ProxyKind::Router, "edge"));
     let key = TableKey::Gateway(table.into());
     route::hosts(&reader, &scope, &key)
         .iter()
@@ -175,14 +113,7 @@ fn gateways_of_other_namespaces_can_be_kept_out() {
     let text = gateway("[{port: {number: 8080, name: http, protocol: HTTP}, hosts: ['*']}]")
         .replace("namespace: edge", "namespace: shop");
     let ports = |features: &[(&str, &str)]| {
-        let features = features
-            .iter()
-            .map(|(k, v)| (Text::from(*k), Text::from(*v)));
-        let settings = Settings {
-            features: features.collect(),
-            ..Settings::default()
-        };
-        let world = world_with(&text, settings);
+        let world = world_with(&text, tuned(features));
         let scope = listening(client(ProxyKind::Router, "edge"));
         gateway::listeners(&Reader::new(&world), &scope).len()
     };
@@ -234,7 +165,7 @@ fn the_name_of_a_tls_server_is_its_prefix_of_statistics() {
 fn host_of(world: &World, namespace: &str, of: &ServiceId) -> VirtualHost {
     route::virtual_host(
         &Reader::new(world),
-        &routes(client(ProxyKind::Sidecar, namespace)),
+        &routing(client(ProxyKind::Sidecar, namespace)),
         &TableKey::Port(80),
         &HostKey::Service(of.clone()),
     )
@@ -249,7 +180,7 @@ fn the_headers_of_a_rule_come_before_those_of_its_destination() {
             "pay",
             "{hosts: [bank], http: [{headers: {request: {set: {a: '1'}, add: {b: '2'}}}, route: [{destination: {host: bank}, headers: {request: {set: {c: '3'}, add: {d: '4'}}}}]}]}",
         );
-    let bank = id("bank.pay.svc.cluster.local", "pay");
+    let bank = id("bank", "pay");
     let host = host_of(&world(&text), "pay", &bank);
     let given: Vec<(&str, bool)> = host.routes[0]
         .headers
@@ -277,7 +208,7 @@ fn a_mirror_belongs_to_the_rule_that_delegates() {
             "pay",
             "{http: [{route: [{destination: {host: bank}}]}]}",
         );
-    let bank = id("bank.pay.svc.cluster.local", "pay");
+    let bank = id("bank", "pay");
     let host = host_of(&world(&text), "pay", &bank);
     let Action::Forward(f) = &host.routes[0].action else {
         panic!("{:?}", host.routes[0])
@@ -369,8 +300,8 @@ fn a_written_host_owns_an_address_before_one_under_a_wildcard() {
         "{hosts: ['*.x.example', x.example], http: [{directResponse: {status: 200}}]}",
     );
     let world = world(&text);
-    let scope = routes(client(ProxyKind::Sidecar, "shop"));
+    let scope = routing(client(ProxyKind::Sidecar, "shop"));
     let keys = route::hosts(&Reader::new(&world), &scope, &TableKey::Port(80));
-    let expected = ["x.example", "a.x.example"].map(|h| HostKey::Service(id(h, "shop")));
+    let expected = ["x.example", "a.x.example"].map(|h| HostKey::Service(id_of_host(h, "shop")));
     assert_eq!(keys[..2], expected);
 }

@@ -1,18 +1,17 @@
 //! What a proxy listens for and asks about: written egress listeners, other names of services, address families, DNS.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod common;
 
-use pilotfish_config::{ObjectKey, Snapshot, parse};
+use common::{calling, id, listening, routing, who};
 use pilotfish_ir::cluster::Discovery;
 use pilotfish_ir::endpoint::Address;
 use pilotfish_ir::listener::{Handler, Listener, Routes};
 use pilotfish_lower::{
-    Client, ClusterScope, EndpointScope, Families, ListenerScope, NameScope, ProxyKind, RouteScope,
-    Text, Who, cluster, dns, endpoint, outbound, route, visibility,
+    Client, EndpointScope, Families, NameScope, ProxyKind, Text, cluster, dns, endpoint, outbound,
+    route, visibility,
 };
-use pilotfish_mesh::{Locality, Reader, ServiceId, Settings, World};
+use pilotfish_mesh::{Locality, Reader, ServiceId, World};
 
 const SERVICES: &str = "
 {apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {clusterIP: 10.96.0.1, selector: {app: web}, ports: [{name: http, port: 80}, {name: tcp, port: 90}]}}
@@ -21,43 +20,20 @@ const SERVICES: &str = "
 ";
 
 fn world(more: &[&str]) -> World {
-    let text = format!("{SERVICES}\n---\n{}", more.join("\n---\n"));
-    let parsed = parse::documents(&text, "test.yaml");
-    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-    let mut snapshot = Snapshot::default();
-    for object in parsed.objects {
-        let key = object.key.clone();
-        snapshot.objects.insert(key, Arc::new(object));
-    }
-    let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
-    World::empty(Settings::default())
-        .update(&snapshot, &keys)
-        .world
+    common::world(&format!("{SERVICES}\n---\n{}", more.join("\n---\n")))
 }
 
 fn client(families: Families) -> Client {
-    let who = Who {
-        namespace: "shop".into(),
-        dns_domain: "shop.svc.cluster.local".into(),
-        labels: [(Text::from("app"), Text::from("client"))].into(),
-    };
-    Client::new(ProxyKind::Sidecar, families, who)
+    Client::new(
+        ProxyKind::Sidecar,
+        families,
+        who("shop", &[("app", "client")]),
+    )
 }
 
 fn router() -> Client {
-    let who = Who {
-        namespace: "shop".into(),
-        dns_domain: "shop.svc.cluster.local".into(),
-        labels: [(Text::from("istio"), Text::from("cross"))].into(),
-    };
+    let who = who("shop", &[("istio", "cross")]);
     Client::new(ProxyKind::Router, Families::V4, who)
-}
-
-fn id(name: &str, namespace: &str) -> ServiceId {
-    ServiceId {
-        host: format!("{name}.{namespace}.svc.cluster.local").into(),
-        namespace: namespace.into(),
-    }
 }
 
 fn egress(listener: &str) -> String {
@@ -67,16 +43,7 @@ fn egress(listener: &str) -> String {
 }
 
 fn listeners(world: &World, client: &Client) -> Vec<Listener> {
-    let scope = ListenerScope {
-        client: client.clone(),
-        tracing: None,
-        own_address: None,
-        instances: Vec::new(),
-        http10: false,
-        http_proxy: None,
-        own_ports: BTreeSet::new(),
-        files: pilotfish_ir::tls::CertificateFiles::default(),
-    };
+    let scope = listening(client.clone());
     let reader = Reader::new(world);
     let ports = outbound::ports(&reader, &scope);
     let of_port = |port| outbound::listeners(&reader, &scope, port);
@@ -94,21 +61,12 @@ fn table_of(listener: &Listener) -> Text {
 }
 
 fn clusters(world: &World, client: &Client, of: &ServiceId) -> Vec<pilotfish_ir::Cluster> {
-    let scope = ClusterScope {
-        client: client.clone(),
-        locality: Locality::default(),
-        files: pilotfish_ir::tls::CertificateFiles::default(),
-        network: Text::default(),
-    };
+    let scope = calling(client.clone());
     cluster::outbound(&Reader::new(world), &scope, of)
 }
 
 fn domains(world: &World, client: &Client, of: &ServiceId, port: u16) -> Vec<Text> {
-    let scope = RouteScope {
-        client: client.clone(),
-        instances: Vec::new(),
-        http_proxy: false,
-    };
+    let scope = routing(client.clone());
     let host = route::virtual_host(
         &Reader::new(world),
         &scope,

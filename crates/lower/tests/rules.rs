@@ -1,70 +1,32 @@
 //! Destination rules and VirtualServices as proxies see them, in small.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod common;
 
+use std::collections::BTreeMap;
+
+use common::{calling, id, object, routing, virtual_service, who, world};
 use pilotfish_config::networking::ClientTlsMode;
-use pilotfish_config::{ObjectKey, Snapshot, parse};
 use pilotfish_ir::cluster::{Discovery, Places, Policy, UpstreamHttp};
 use pilotfish_ir::route::{Action, Forward, HashPolicy};
 use pilotfish_ir::tls::UpstreamTls;
 use pilotfish_ir::{Cluster, ClusterName, EndpointSet, Millionths, Share};
 use pilotfish_lower::{
-    Client, ClusterScope, EndpointScope, Families, ProxyKind, RouteScope, Text, Who, cluster,
-    endpoint, policy, route, visibility,
+    Client, EndpointScope, Families, ProxyKind, Text, cluster, endpoint, policy, route, visibility,
 };
-use pilotfish_mesh::{Locality, Reader, ServiceId, Settings, World};
-
-fn world(text: &str) -> World {
-    let parsed = parse::documents(text, "test.yaml");
-    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-    let mut snapshot = Snapshot::default();
-    for object in parsed.objects {
-        let key = object.key.clone();
-        snapshot.objects.insert(key, Arc::new(object));
-    }
-    let keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
-    World::empty(Settings::default())
-        .update(&snapshot, &keys)
-        .world
-}
+use pilotfish_mesh::{Locality, Reader, ServiceId, World};
 
 fn client(namespace: &str, labels: &[(&str, &str)]) -> Client {
-    let who = Who {
-        namespace: namespace.into(),
-        dns_domain: format!("{namespace}.svc.cluster.local").into(),
-        labels: labels
-            .iter()
-            .map(|(k, v)| (Text::from(*k), Text::from(*v)))
-            .collect(),
-    };
-    Client::new(ProxyKind::Sidecar, Families::V4, who)
+    Client::new(ProxyKind::Sidecar, Families::V4, who(namespace, labels))
 }
 
 fn service(name: &str, namespace: &str) -> String {
-    format!(
-        "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: {namespace}}}, spec: {{clusterIP: 10.96.0.2, selector: {{app: {name}}}, ports: [{{name: http, port: 80}}, {{name: tcp, port: 90}}, {{name: what, port: 70}}]}}}}\n---\n"
-    )
+    let ports = "{name: http, port: 80}, {name: tcp, port: 90}, {name: what, port: 70}";
+    common::service(name, namespace, "10.96.0.2", ports)
 }
 
 fn rule(name: &str, namespace: &str, spec: &str) -> String {
-    format!(
-        "{{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {{name: {name}, namespace: {namespace}}}, spec: {spec}}}\n---\n"
-    )
-}
-
-fn virtual_service(name: &str, namespace: &str, spec: &str) -> String {
-    format!(
-        "{{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {{name: {name}, namespace: {namespace}}}, spec: {spec}}}\n---\n"
-    )
-}
-
-fn id(name: &str, namespace: &str) -> ServiceId {
-    ServiceId {
-        host: format!("{name}.{namespace}.svc.cluster.local").into(),
-        namespace: namespace.into(),
-    }
+    object("DestinationRule", name, namespace, spec)
 }
 
 /// `namespace/name` of the rule that applies, its most connections, and its subsets.
@@ -94,12 +56,7 @@ fn limit(n: u32) -> String {
 }
 
 fn clusters(world: &World, client: &Client, of: &ServiceId) -> BTreeMap<String, Cluster> {
-    let scope = ClusterScope {
-        client: client.clone(),
-        locality: Locality::default(),
-        files: pilotfish_ir::tls::CertificateFiles::default(),
-        network: Text::default(),
-    };
+    let scope = calling(client.clone());
     cluster::outbound(&Reader::new(world), &scope, of)
         .into_iter()
         .map(|c| {
@@ -132,11 +89,7 @@ fn at(client: Client, network: &str, region: &str, zone: &str) -> EndpointScope 
 
 /// What the first route of a host's virtual host in the table of port 80 does.
 fn forward(world: &World, client: &Client, of: &ServiceId) -> Forward {
-    let scope = RouteScope {
-        client: client.clone(),
-        instances: Vec::new(),
-        http_proxy: false,
-    };
+    let scope = routing(client.clone());
     let host = route::virtual_host(
         &Reader::new(world),
         &scope,
@@ -612,16 +565,8 @@ fn conditions_on_claims_are_no_conditions_on_headers() {
             "{hosts: [bank.example], gateways: [edge], http: [{match: [{headers: {'@request.auth.claims.a.b': {exact: x}, plain: {exact: w}}, withoutHeaders: {'@request.auth.claims[c.d][e]': {prefix: z}}}], route: [{destination: {host: bank}}]}]}",
         );
     let world = world(&text);
-    let who = Who {
-        namespace: "pay".into(),
-        dns_domain: "pay.svc.cluster.local".into(),
-        labels: [("app".into(), "edge".into())].into(),
-    };
-    let scope = RouteScope {
-        client: Client::new(ProxyKind::Router, Families::V4, who),
-        instances: Vec::new(),
-        http_proxy: false,
-    };
+    let who = who("pay", &[("app", "edge")]);
+    let scope = routing(Client::new(ProxyKind::Router, Families::V4, who));
     let host = route::virtual_host(
         &Reader::new(&world),
         &scope,
