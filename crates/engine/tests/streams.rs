@@ -104,8 +104,8 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(clients: Vec<(Index, Habits)>) -> Self {
-        let bench = Bench::with(settings(false), Vec::new());
+    fn new(dual_stack: bool, clients: Vec<(Index, Habits)>) -> Self {
+        let bench = Bench::with(settings(dual_stack), Vec::new());
         let net = Net::default();
         let all = proxies::all();
         let connect = |(which, habits): (Index, Habits)| {
@@ -195,12 +195,13 @@ proptest! {
 
     #[test]
     fn clients_end_up_with_what_a_new_one_gets(
+        dual_stack in any::<bool>(),
         clients in clients(),
         furnished in any::<bool>(),
         crowded in proptest::bool::weighted(0.2),
         steps in edits::steps(120, 90, event()),
     ) {
-        let mut scene = Scene::new(clients);
+        let mut scene = Scene::new(dual_stack, clients);
         if furnished {
             scene.bench.write(FURNISHED);
         }

@@ -265,7 +265,8 @@ impl Envoy {
             return false;
         }
         let generation = Generation(engine.generation());
-        let view = engine.view(&mut self.proxy, t);
+        let view = engine.view_at_hand(&mut self.proxy, t);
+        let view = view.unwrap_or_else(|| engine.view(&mut self.proxy, t));
         let response = self.session.push(t, view, generation);
         let heals = Some(self.side(t).read);
         self.send(t, response, heals)
