@@ -31,6 +31,7 @@ enum Act {
     AskAgain(Index, Index),
     Mute(Index, Index),
     Unmute,
+    Flicker(Index, Index),
     Stale(Index, Index, bool),
     Reconnect(bool),
 }
@@ -64,6 +65,7 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (index(), index()).prop_map(|(t, n)| Act::AskAgain(t, n)),
         3 => (index(), index()).prop_map(|(t, n)| Act::Mute(t, n)),
         2 => Just(Act::Unmute),
+        3 => (index(), index()).prop_map(|(t, n)| Act::Flicker(t, n)),
         2 => (index(), index(), any::<bool>()).prop_map(|(t, n, no)| Act::Stale(t, n, no)),
         3 => any::<bool>().prop_map(Act::Reconnect),
     ]
@@ -140,9 +142,10 @@ impl Scene {
             Act::LookAtAll(waited) => drop(client.look_at_all(engine, *waited)),
             Act::Withdraw => drop(client.withdraw_all(false)),
             Act::Deliver => client.deliver(engine),
-            Act::AskAgain(t, name) => client.ask_again(t.get(&BY_NAME), *name),
+            Act::AskAgain(t, name) => client.ask_again(t.get(&TYPES), *name),
             Act::Mute(t, name) => client.mute(t.get(&BY_NAME), *name),
             Act::Unmute => client.unmute(),
+            Act::Flicker(t, name) => client.flicker(t.get(&BY_NAME), *name),
             Act::Stale(t, nonce, rejects) => {
                 client.say_something_stale(t.get(&TYPES), *nonce, *rejects);
             }

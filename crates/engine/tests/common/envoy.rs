@@ -12,6 +12,7 @@ use pilotfish_protos::envoy::service::discovery::v3::{
 };
 use pilotfish_protos::google::rpc::Status;
 use pilotfish_xds::TypeUrl::{self, Cluster, Endpoints, Listener, Route, Secret, VirtualHost};
+use pilotfish_xds::frame::Frames;
 use pilotfish_xds::{
     Generation, Pool, Protocol, Response, SessionConfig, View, WILDCARD, Watches, delta, sotw,
 };
@@ -137,7 +138,8 @@ impl Session {
 #[derive(Debug)]
 struct Sent {
     type_url: TypeUrl,
-    message: bytes::Bytes,
+    /// Not put together before it is taken, as on the wire: until then it shares what it is made of.
+    frames: Frames,
     /// It was made by looking at everything, and the server had read so many rejections of the type by then.
     heals: Option<usize>,
 }
@@ -285,7 +287,7 @@ impl Envoy {
         };
         self.down.push_back(Sent {
             type_url: t.clone(),
-            message: response.frames.message(),
+            frames: response.frames,
             heals,
         });
         true
@@ -391,7 +393,7 @@ impl Envoy {
             return false;
         };
         let t = sent.type_url;
-        let (nonce, resources, removed) = self.decode(&t, sent.message);
+        let (nonce, resources, removed) = self.decode(&t, sent.frames.message());
         let side = self.sides.get_mut(&t).unwrap();
         let last = std::mem::replace(&mut side.nonce, nonce.clone());
         side.older.extend((!last.is_empty()).then_some(last));
@@ -481,8 +483,12 @@ impl Envoy {
 
     /// Asks once more for something that it has asked for.
     pub(crate) fn ask_again(&mut self, t: &TypeUrl, which: Index) {
-        let wanted: Vec<String> = self.sides[t].wanted.iter().cloned().collect();
-        if wanted.is_empty() {
+        let wanted: Vec<String> = if t.is_whole() {
+            vec![WILDCARD.to_owned()]
+        } else {
+            self.sides[t].wanted.iter().cloned().collect()
+        };
+        if wanted.is_empty() || !self.sides[t].started {
             return;
         }
         let name = which.get(&wanted).clone();
@@ -506,6 +512,12 @@ impl Envoy {
             side.muted.insert(name);
             self.follow();
         }
+    }
+
+    /// Does without something, and changes its mind before anybody heard of it.
+    pub(crate) fn flicker(&mut self, t: &TypeUrl, which: Index) {
+        self.mute(t, which);
+        self.unmute();
     }
 
     pub(crate) fn unmute(&mut self) {
