@@ -616,9 +616,10 @@ impl Envoy {
         if self.habits.delta {
             for t in behind {
                 let mut request = self.request(&t);
-                request.subscribe = match t.is_whole() {
-                    true => vec![WILDCARD.to_owned()],
-                    false => request.names.clone(),
+                request.subscribe = if t.is_whole() {
+                    vec![WILDCARD.to_owned()]
+                } else {
+                    request.names.clone()
                 };
                 self.up.push_back(request);
                 self.side(&t).behind = false;
