@@ -108,7 +108,6 @@ fn differences(held: &ResourceSet, right: &ResourceSet) -> Vec<Difference> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use pilotfish_config::{Change as Edit, Store, parse};
     use pilotfish_protos::envoy::config::core::v3::Node;
     use pilotfish_xds::TypeUrl;
@@ -149,16 +148,8 @@ spec:
                 .is_some_and(|audit| audit.differences.is_empty() && audit.resources > 0)
         );
 
-        let broken = Resource::new(
-            name.clone(),
-            Bytes::from_static(b"\x0a\x01x"),
-            Arc::from([]),
-        );
-        let extra = Resource::new(
-            "extra".into(),
-            Bytes::from_static(b"\x0a\x01y"),
-            Arc::from([]),
-        );
+        let broken = Resource::new(name.clone(), b"\x0a\x01x", Arc::from([]));
+        let extra = Resource::new("extra".into(), b"\x0a\x01y", Arc::from([]));
         let generation = engine.generation();
         for shared in lock(&engine.sheets).values().filter_map(Weak::upgrade) {
             lock(&shared.sheet).tamper(&broken);

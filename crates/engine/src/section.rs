@@ -89,7 +89,7 @@ impl Interners {
         self.resources
             .get(intern::key(&("rds alone", table, sources)), || {
                 let encoded = emit::table_without_hosts(table);
-                Resource::new(encoded.name, encoded.any, sources.clone())
+                Resource::new(encoded.name, &encoded.any, sources.clone())
             })
     }
 
@@ -105,7 +105,7 @@ impl Interners {
             .get(intern::key(&("rds", table, ids, sources)), || {
                 let bytes: Vec<Bytes> = hosts.iter().map(|h| h.bytes.clone()).collect();
                 let encoded = emit::route_table(table, &bytes);
-                Resource::new(encoded.name, encoded.any, sources.clone())
+                Resource::new(encoded.name, &encoded.any, sources.clone())
             })
     }
 }
@@ -359,7 +359,7 @@ impl Section {
                 let bytes = emit::virtual_host(&h, d);
                 let apart = matches!(self, Self::Hosts(..)).then(|| {
                     let encoded = emit::host_apart(&h.name, &bytes);
-                    Resource::new(encoded.name, encoded.any, sources.clone())
+                    Resource::new(encoded.name, &encoded.any, sources.clone())
                 });
                 Arc::new(HostBytes {
                     id,
@@ -441,7 +441,7 @@ impl Draft {
         let key = intern::key(&(self.key, sources));
         shared.resources.get(key, || {
             let e = (self.encode)(&self.dialect);
-            Resource::new(e.name, e.any, sources.clone())
+            Resource::new(e.name, &e.any, sources.clone())
         })
     }
 }

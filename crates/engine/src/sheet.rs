@@ -353,7 +353,7 @@ impl Sheet {
         sources.extend(chosen_by.iter());
         let sources: Arc<[Text]> = sources.into_iter().cloned().collect();
         let encoded = pilotfish_emit::name_table(&bytes);
-        self.publish(Resource::new(encoded.name, encoded.any, sources));
+        self.publish(Resource::new(encoded.name, &encoded.any, sources));
     }
 
     /// Exchanges hosts of a table that keep their domains; everything else stays as it is. False if that is not enough.

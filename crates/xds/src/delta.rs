@@ -77,28 +77,27 @@ impl Protocol for Session {
         }
         let pool = self.watches.pool().clone();
         let watch = self.watches.get_mut(type_url)?;
-        let (bundles, removed) = match watch.first(&view, &pool) {
-            Some(first) => (first.bundles, first.missing),
-            None => {
-                let items = watch.items(&view);
-                watch.linger(&items, hold);
-                let (mut resources, mut removed) = (Vec::new(), Vec::new());
-                for item in items {
-                    match item {
-                        Item::Set(r) => resources.push(r),
-                        Item::Gone(..) if hold => {}
-                        Item::Missing(name) | Item::Gone(name, _) => removed.push(name),
-                    }
+        let (bundles, removed) = if let Some(first) = watch.first(&view, &pool) {
+            (first.bundles, first.missing)
+        } else {
+            let items = watch.items(&view);
+            watch.linger(&items, hold);
+            let (mut resources, mut removed) = (Vec::new(), Vec::new());
+            for item in items {
+                match item {
+                    Item::Set(r) => resources.push(r),
+                    Item::Gone(..) if hold => {}
+                    Item::Missing(name) | Item::Gone(name, _) => removed.push(name),
                 }
-                if resources.is_empty() && removed.is_empty() && !watch.wants_answer() {
-                    watch.settle(view, generation);
-                    return None;
-                }
-                (
-                    Bundles::from_iter([Bundle::new(resources, Vec::new())]),
-                    removed,
-                )
             }
+            if resources.is_empty() && removed.is_empty() && !watch.wants_answer() {
+                watch.settle(view, generation);
+                return None;
+            }
+            (
+                Bundles::from_iter([Bundle::new(resources, Vec::new())]),
+                removed,
+            )
         };
         if *type_url == TypeUrl::Cluster {
             let sent = bundles.iter().flat_map(|b| &b.resources);

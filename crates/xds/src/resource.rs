@@ -66,9 +66,9 @@ pub struct Resource {
 
 impl Resource {
     /// A resource from an encoded `google.protobuf.Any`.
-    pub fn new(name: Arc<str>, any: Bytes, sources: Arc<[Arc<str>]>) -> Arc<Self> {
-        let version = Version::of(&any);
-        let (framed, sotw_at, any_at) = crate::frame::encode_resource(&name, version, &any);
+    pub fn new(name: Arc<str>, any: &[u8], sources: Arc<[Arc<str>]>) -> Arc<Self> {
+        let version = Version::of(any);
+        let (framed, sotw_at, any_at) = crate::frame::encode_resource(&name, version, any);
         Arc::new(Self {
             name,
             version,
@@ -100,7 +100,7 @@ impl Resource {
         message: &[u8],
         sources: Arc<[Arc<str>]>,
     ) -> Arc<Self> {
-        Self::new(name, crate::frame::encode_any(type_url, message), sources)
+        Self::new(name, &crate::frame::encode_any(type_url, message), sources)
     }
 
     /// Type URL and body of the `Any`, as slices of `any`; empty where the bytes are no `Any`.
@@ -396,7 +396,7 @@ mod tests {
     use super::*;
 
     fn resource(name: &str, content: u8) -> Arc<Resource> {
-        Resource::new(name.into(), Bytes::from(vec![10, content]), Arc::from([]))
+        Resource::new(name.into(), &[10, content], Arc::from([]))
     }
 
     fn model(view: &View) -> BTreeMap<String, u64> {

@@ -73,25 +73,24 @@ impl Protocol for Session {
         let pool = self.watches.pool().clone();
         let watch = self.watches.get_mut(type_url)?;
         let whole = type_url.is_whole();
-        let (mut bundles, absent) = match watch.first(&view, &pool) {
-            Some(first) => (first.bundles, first.missing),
-            None => {
-                let items = watch.items(&view);
-                if whole {
-                    watch.linger(&items, hold);
-                }
-                let (mut resources, mut absent) = (Vec::new(), Vec::new());
-                for item in items {
-                    match item {
-                        Item::Set(r) => resources.push(r),
-                        Item::Missing(name) | Item::Gone(name, _) => absent.push(name),
-                    }
-                }
-                (
-                    Bundles::from_iter([Bundle::new(resources, Vec::new())]),
-                    absent,
-                )
+        let (mut bundles, absent) = if let Some(first) = watch.first(&view, &pool) {
+            (first.bundles, first.missing)
+        } else {
+            let items = watch.items(&view);
+            if whole {
+                watch.linger(&items, hold);
             }
+            let (mut resources, mut absent) = (Vec::new(), Vec::new());
+            for item in items {
+                match item {
+                    Item::Set(r) => resources.push(r),
+                    Item::Missing(name) | Item::Gone(name, _) => absent.push(name),
+                }
+            }
+            (
+                Bundles::from_iter([Bundle::new(resources, Vec::new())]),
+                absent,
+            )
         };
         let is_empty = bundles.iter().all(|b| b.resources.is_empty());
         // Of a type that is sent by name a removal cannot be told; clusters keep theirs for later.

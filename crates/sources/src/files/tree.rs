@@ -165,15 +165,15 @@ impl Tree {
                     There::File(key, Stat::of(&metadata))
                 },
             ),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match known {
-                Some(known) => Some(There::Gone(Arc::clone(known))),
-                // Perhaps it was a directory.
-                None => {
-                    let next = self.files.range(key..).next();
-                    let below = next.is_some_and(|(file, _)| file.path.starts_with(path));
-                    (!below).then_some(There::Nothing)
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if let Some(known) = known {
+                    return Some(There::Gone(Arc::clone(known)));
                 }
-            },
+                // Perhaps it was a directory.
+                let next = self.files.range(key..).next();
+                let below = next.is_some_and(|(file, _)| file.path.starts_with(path));
+                (!below).then_some(There::Nothing)
+            }
             _ => None,
         }
     }
