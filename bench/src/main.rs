@@ -50,8 +50,8 @@ What the columns mean:
   RSS, peak    Resident memory of the server after the phase, and the most there ever was
   refused      Streams that ended before anything came. reconnects: streams opened again, for any reason
 
-Connecting is paced by the server (PILOT_MAX_REQUESTS_PER_SECOND), and that is part of its p99; to measure the work alone:
-  pilotfish-bench --env PILOT_MAX_REQUESTS_PER_SECOND=10000
+Connecting is paced by the server as fast as it can configure proxies, and that is part of its p99. With istiod's pace:
+  pilotfish-bench --env PILOT_MAX_REQUESTS_PER_SECOND=25
 
 The limit is what the same gRPC stack needs to send the same bytes if it does nothing else. What is above it is the
 server's own work.
