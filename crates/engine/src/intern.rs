@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use pilotfish_mesh::Fact;
+use pilotfish_config::ObjectKey;
+use pilotfish_mesh::{Fact, Text};
+use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Values by the hash of what they are made from. Holds them weakly: a value lives as long as some sheet uses it.
@@ -60,6 +62,38 @@ impl<V> Interner<V> {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Table<V>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Objects as text, each written once: thousands of pieces name the same ones.
+#[derive(Debug, Default)]
+pub(crate) struct ObjectNames(Mutex<Written>);
+
+#[derive(Debug, Default)]
+struct Written {
+    names: FxHashMap<ObjectKey, Text>,
+    /// Names that nobody holds are swept when there are this many.
+    sweep_at: usize,
+}
+
+impl ObjectNames {
+    /// The names of these objects, in order.
+    pub(crate) fn of(&self, objects: &BTreeSet<ObjectKey>) -> Arc<[Text]> {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = objects.iter().map(|object| {
+            let known = written.names.get(object).cloned();
+            known.unwrap_or_else(|| {
+                let name = Text::from(object.to_string());
+                written.names.insert(object.clone(), name.clone());
+                name
+            })
+        });
+        let names = names.collect();
+        if written.names.len() > written.sweep_at.max(1024) {
+            written.names.retain(|_, name| Arc::strong_count(name) > 1);
+            written.sweep_at = written.names.len() * 2;
+        }
+        names
     }
 }
 

@@ -5,7 +5,6 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilotfish_config::ObjectKey;
 use pilotfish_emit::{self as emit, Dialect, Encoded};
 use pilotfish_ir::listener::{Handler, Tracing};
 use pilotfish_lower::route::{HostKey, TableKey};
@@ -18,7 +17,7 @@ use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
 use rustc_hash::FxBuildHasher;
 
-use crate::intern::{self, FactIds, Interner};
+use crate::intern::{self, FactIds, Interner, ObjectNames};
 use crate::key::Key;
 use crate::memo::{Output, Piece};
 
@@ -76,6 +75,7 @@ pub(crate) struct HostBytes {
 pub(crate) struct Interners {
     resources: Interner<Resource>,
     hosts: Interner<HostBytes>,
+    objects: ObjectNames,
     pub(crate) facts: FactIds,
 }
 
@@ -108,11 +108,6 @@ impl Interners {
                 Resource::new(encoded.name, &encoded.any, sources.clone())
             })
     }
-}
-
-/// Sources as text, in order.
-pub(crate) fn source_names(sources: &BTreeSet<ObjectKey>) -> Arc<[Text]> {
-    sources.iter().map(|k| Text::from(k.to_string())).collect()
 }
 
 impl Section {
@@ -209,14 +204,14 @@ impl Section {
             PieceKey::Roots => {
                 let keys: BTreeSet<PieceKey> = self.roots(&reader).into_iter().collect();
                 let record = reader.into_record();
-                let chosen_by = source_names(&record.sources);
+                let chosen_by = shared.objects.of(&record.sources);
                 let keys = keys.into_iter().map(intern).collect();
                 (Output::Keys(keys, chosen_by), record)
             }
             PieceKey::Table(table) => {
                 let hosts = self.hosts(&reader, table);
                 let record = reader.into_record();
-                let chosen_by = source_names(&record.sources);
+                let chosen_by = shared.objects.of(&record.sources);
                 let keys = hosts.into_iter().map(|h| PieceKey::Host(table.clone(), h));
                 (Output::Keys(keys.map(intern).collect(), chosen_by), record)
             }
@@ -229,7 +224,7 @@ impl Section {
                 let unstamped = self.listeners(&reader, key);
                 let drafts = self.resources(&reader, key);
                 let record = reader.into_record();
-                let sources = source_names(&record.sources);
+                let sources = shared.objects.of(&record.sources);
                 let output = if let Some(bytes) = names {
                     Output::Names(bytes, sources)
                 } else if let Some(listeners) = unstamped {
@@ -352,7 +347,7 @@ impl Section {
             h
         });
         let record = reader.into_record();
-        let sources = source_names(&record.sources);
+        let sources = shared.objects.of(&record.sources);
         let host = lowered.filter(|h| !h.domains.is_empty()).map(|h| {
             let id = intern::key(&("vhost", &h, d, &sources));
             shared.hosts.get(id, || {
