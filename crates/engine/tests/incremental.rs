@@ -150,3 +150,35 @@ fn a_pod_that_is_relabelled_changes_its_view() {
     assert_eq!(clusters(&mut bench, at), before);
     check(&mut bench).unwrap();
 }
+
+/// Domains move from one host of a table to another that comes in the same change.
+#[test]
+fn an_alias_that_becomes_a_service_takes_its_domains_along() {
+    let mut bench = Bench::new(settings(false));
+    bench.write(
+        "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: entry-a, namespace: shop}
+spec:
+  hosts: [api.example]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: shop}
+spec: {type: ExternalName, externalName: api.example, ports: [{name: http, port: 80}]}
+",
+    );
+    check(&mut bench).unwrap();
+    bench.write(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: shop}
+spec: {clusterIP: 10.96.0.2, ports: [{name: http, port: 80}]}
+",
+    );
+    check(&mut bench).unwrap();
+}
