@@ -182,3 +182,27 @@ spec: {clusterIP: 10.96.0.2, ports: [{name: http, port: 80}]}
     );
     check(&mut bench).unwrap();
 }
+
+/// A host that changes its domains is another resource of the same name, where hosts come one by one.
+#[test]
+fn a_service_that_gets_another_address_changes_its_host() {
+    let entry = |addresses: &str| {
+        format!(
+            "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: entry-c, namespace: shop}}
+spec:
+  hosts: [api.example]
+  addresses: {addresses}
+  ports: [{{number: 80, name: http, protocol: HTTP}}, {{number: 8080, name: odd, protocol: HTTP_PROXY}}]
+  resolution: STATIC
+"
+        )
+    };
+    let mut bench = Bench::new(settings(true));
+    bench.write(&entry("[10.97.0.1]"));
+    check(&mut bench).unwrap();
+    bench.write(&entry("[10.97.0.1, 10.97.0.2]"));
+    check(&mut bench).unwrap();
+}
