@@ -9,7 +9,7 @@ use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{Object, ObjectKey, Snapshot, parse};
 use proptest::prelude::*;
 
-use crate::rules::Ranked;
+use crate::rules::{Head, Ranked};
 use crate::{Fact, Settings, World};
 
 /// Versions that objects may have, by key.
@@ -204,6 +204,12 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
         differences(&a.virtual_services, &b.virtual_services, same_objects)
             .into_iter()
             .map(Fact::VirtualServices),
+    );
+    let same_heads = |a: &Ranked, b: &Ranked| Head::all(a) == Head::all(b);
+    out.extend(
+        differences(&a.virtual_services, &b.virtual_services, same_heads)
+            .into_iter()
+            .map(Fact::VirtualServiceHeads),
     );
     out.extend(
         differences(
