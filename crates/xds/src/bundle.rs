@@ -50,8 +50,9 @@ impl Bundle {
     }
 }
 
-/// What a bundle was made from: a set of resources, and the set of names that chose among them (0 for all).
-type Key = (u64, u64);
+/// What a bundle was made from: a set of resources, the set of names that chose among them (0 for all), and whether a name
+/// stands for all within it. The empty set is the same for every type.
+type Key = (u64, u64, bool);
 
 /// What streams share: sets of names, and the bundles that are being sent.
 ///
@@ -67,14 +68,14 @@ impl Pool {
     /// All that a client who holds nothing is to be sent of a set.
     pub(crate) fn bundle(&self, set: &ResourceSet, wanted: &Subscription) -> Arc<Bundle> {
         let names = if wanted.is_wildcard() {
-            wanted.named().is_empty().then_some(0)
+            Some(0)
         } else {
             wanted.named().id()
         };
         let Some(names) = names else {
             return wanted.select(set);
         };
-        let key = (set.id(), names);
+        let key = (set.id(), names, wanted.is_namespaced());
         if let Some(held) = self.bundles().get(&key).and_then(Weak::upgrade) {
             return held;
         }
@@ -88,5 +89,27 @@ impl Pool {
 
     fn bundles(&self) -> MutexGuard<'_, HashMap<Key, Weak<Bundle>>> {
         self.bundles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::type_url::TypeUrl;
+
+    #[test]
+    fn types_do_not_share_what_is_missing() {
+        let pool = Pool::default();
+        let missing = |type_url: &TypeUrl| {
+            let mut wanted = Subscription::new(type_url);
+            let names = (0..100).map(|i| format!("name-{i}")).collect();
+            wanted.replace(pool.names.adopt(names));
+            (pool.bundle(&ResourceSet::new(), &wanted), wanted)
+        };
+        let (endpoints, _kept) = missing(&TypeUrl::Endpoints);
+        let (again, _) = missing(&TypeUrl::Endpoints);
+        let (hosts, _) = missing(&TypeUrl::VirtualHost);
+        assert!(Arc::ptr_eq(&endpoints, &again));
+        assert_eq!((endpoints.missing.len(), hosts.missing.len()), (100, 0));
     }
 }

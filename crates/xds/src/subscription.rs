@@ -98,19 +98,16 @@ impl Subscription {
         !self.namespaced || name.contains('/')
     }
 
-    /// All of a set that is wanted, and the names that are not in it.
+    /// All of a set that is wanted, and the names that are not in it: everything, or what was named.
     pub(crate) fn select(&self, set: &ResourceSet) -> Arc<Bundle> {
-        let (mut resources, mut missing) = (Vec::new(), Vec::new());
         if self.wildcard {
-            resources.extend(set.iter().cloned());
+            return Bundle::new(set.iter().cloned().collect(), Vec::new());
         }
+        let (mut resources, mut missing) = (Vec::new(), Vec::new());
         for name in self.named.iter() {
             let before = resources.len();
-            if !self.wildcard {
-                resources.extend(self.resolve(name, set).cloned());
-            }
-            let found = resources.len() > before || (self.wildcard && set.get(name).is_some());
-            if !found && self.may_miss(name) {
+            resources.extend(self.resolve(name, set).cloned());
+            if resources.len() == before && self.may_miss(name) {
                 missing.push(name.clone());
             }
         }
