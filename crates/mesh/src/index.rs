@@ -14,7 +14,50 @@ pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Several values by key.
 #[derive(Clone, Debug)]
-pub(crate) struct Multi<K: Ord + Clone, V: Ord + Clone>(OrdMap<K, OrdSet<V>>);
+pub(crate) struct Multi<K: Ord + Clone, V: Ord + Clone>(OrdMap<K, Values<V>>);
+
+/// Nearly always one, and a set takes kilobytes however few it holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Values<V: Ord + Clone> {
+    One(V),
+    Many(OrdSet<V>),
+}
+
+impl<V: Ord + Clone> Values<V> {
+    fn iter(&self) -> impl Iterator<Item = &V> {
+        let (one, many) = match self {
+            Self::One(value) => (Some(value), None),
+            Self::Many(values) => (None, Some(values)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(values) => values.len(),
+        }
+    }
+
+    fn insert(&mut self, value: V) {
+        match self {
+            Self::One(old) if *old == value => {}
+            Self::One(old) => *self = Self::Many(OrdSet::from_iter([old.clone(), value])),
+            Self::Many(values) => drop(values.insert(value)),
+        }
+    }
+
+    /// Whether anything is left.
+    fn remove(&mut self, value: &V) -> bool {
+        match self {
+            Self::One(old) => old != value,
+            Self::Many(values) => {
+                values.remove(value);
+                !values.is_empty()
+            }
+        }
+    }
+}
 
 impl<K: Ord + Clone, V: Ord + Clone> Default for Multi<K, V> {
     fn default() -> Self {
@@ -24,28 +67,30 @@ impl<K: Ord + Clone, V: Ord + Clone> Default for Multi<K, V> {
 
 impl<K: Ord + Clone, V: Ord + Clone> Multi<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) {
-        self.0.entry(key).or_default().insert(value);
+        match self.0.get_mut(&key) {
+            Some(values) => values.insert(value),
+            None => drop(self.0.insert(key, Values::One(value))),
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &K, value: &V) {
-        if let Some(values) = self.0.get_mut(key) {
-            values.remove(value);
-            if values.is_empty() {
-                self.0.remove(key);
-            }
+        if let Some(values) = self.0.get_mut(key)
+            && !values.remove(value)
+        {
+            self.0.remove(key);
         }
     }
 
     pub(crate) fn get<'a>(&'a self, key: &K) -> impl Iterator<Item = &'a V> + use<'a, K, V> {
-        self.0.get(key).into_iter().flatten()
+        self.0.get(key).into_iter().flat_map(Values::iter)
     }
 
     pub(crate) fn len(&self, key: &K) -> usize {
-        self.0.get(key).map_or(0, OrdSet::len)
+        self.0.get(key).map_or(0, Values::len)
     }
 
-    pub(crate) fn from(&self, first: K) -> impl Iterator<Item = (&K, &OrdSet<V>)> {
-        self.0.range(first..)
+    pub(crate) fn keys_from(&self, first: K) -> impl Iterator<Item = &K> {
+        self.0.range(first..).map(|(key, _)| key)
     }
 }
 
@@ -272,7 +317,7 @@ impl Index {
             host: Text::from(host),
             namespace: Text::default(),
         });
-        self.named.from(first).map_while(|(name, _)| match name {
+        self.named.keys_from(first).map_while(|name| match name {
             Name::Declares(id) => Some(id),
             _ => None,
         })
@@ -299,8 +344,8 @@ impl Index {
     /// All addresses that somebody has.
     pub(crate) fn all_addresses(&self) -> impl Iterator<Item = &Text> {
         self.named
-            .from(Name::At(Text::default()))
-            .map_while(|(name, _)| match name {
+            .keys_from(Name::At(Text::default()))
+            .map_while(|name| match name {
                 Name::At(address) => Some(address),
                 _ => None,
             })

@@ -18,6 +18,10 @@ use crate::cork::cork;
 use crate::server::Server;
 use crate::service::PeerAddress;
 
+/// What HTTP/2 may take of a response before the client has: as much as is written at once. The usual 400 kB would be
+/// copies of what all share, times the clients that connect at once.
+const MOST_BUFFERED: usize = 64 * 1024;
+
 /// Cuts a connection. A client that reads nothing cannot be told so: what the transport buffers for it is freed only by
 /// dropping the connection.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +110,7 @@ async fn connection<C: Configuration>(
         .max_concurrent_streams(limits.max_concurrent_streams)
         .keep_alive_interval(limits.keepalive_interval)
         .keep_alive_timeout(limits.keepalive_timeout)
+        .max_send_buf_size(MOST_BUFFERED)
         .max_header_list_size(64 * 1024);
     let (stream, uncork) = cork(stream);
     let connection =

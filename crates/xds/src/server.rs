@@ -25,6 +25,8 @@ pub(crate) struct Shared<C> {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) admission: Admission,
     pub(crate) permits: Semaphore,
+    /// As many as may compute at once. More than cores would be no faster, and each thread keeps memory of its own.
+    pub(crate) computing: Semaphore,
     pub(crate) registry: Registry,
     pub(crate) pool: Arc<Pool>,
     pub(crate) drain: watch::Sender<bool>,
@@ -97,6 +99,7 @@ impl<C: Configuration> Server<C> {
         let shared = Shared {
             admission: Admission::new(&limits),
             permits: Semaphore::new(limits.push_throttle.clamp(1, Semaphore::MAX_PERMITS)),
+            computing: Semaphore::new(limits.cores.max(1)),
             registry: Registry::default(),
             pool: Arc::default(),
             drain: watch::Sender::new(false),

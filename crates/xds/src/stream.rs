@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pilotfish_protos::envoy::config::core::v3::Node;
-use tokio::sync::watch;
+use tokio::sync::{AcquireError, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
@@ -18,6 +18,7 @@ use crate::configuration::{Configuration, Peer, Push};
 use crate::connection::Connection;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
+use crate::resource::View;
 use crate::server::Shared;
 use crate::session::{Generation, Protocol, Response, Verdict};
 use crate::type_url::TypeUrl;
@@ -334,17 +335,13 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             // Held for as long as something is computed, never while a client is waited for: some slow clients must not
             // keep the others from theirs.
             let shared = self.shared.clone();
-            let _permit = shared
-                .permits
-                .acquire()
-                .await
-                .map_err(|_| Status::unavailable("the server is stopping"))?;
+            let _permit = shared.permits.acquire().await.map_err(stopping)?;
             while self.outbound.is_writable() {
                 if self.generation.has_changed().unwrap_or(false) {
                     self.on_generation();
                 }
                 match self.next_step() {
-                    Step::Push(type_url) => self.push(&type_url)?,
+                    Step::Push(type_url) => self.push(&type_url).await?,
                     Step::Withdraw(type_url) => {
                         let start = Instant::now();
                         let generation = *self.generation.borrow();
@@ -357,14 +354,10 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         }
     }
 
-    fn push(&mut self, type_url: &TypeUrl) -> Result<(), End> {
+    async fn push(&mut self, type_url: &TypeUrl) -> Result<(), End> {
         let start = Instant::now();
         let generation = *self.generation.borrow();
-        let (config, proxy) = (&self.shared.config, &mut self.proxy);
-        // Handing the thread over costs more than most pushes.
-        let view = config
-            .view_at_hand(proxy, type_url)
-            .unwrap_or_else(|| blocking(|| config.view(proxy, type_url)));
+        let view = self.view(type_url).await?;
         let known = view.is_known();
         let response = self.connection.session().push(type_url, view, generation);
         if !known && !type_url.is_known() {
@@ -376,6 +369,19 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         });
         self.send(type_url, response, generation, start, since);
         Ok(())
+    }
+
+    async fn view(&mut self, type_url: &TypeUrl) -> Result<View, Status> {
+        let (config, proxy) = (&self.shared.config, &mut self.proxy);
+        // Handing the thread over costs more than most pushes.
+        if let Some(view) = config.view_at_hand(proxy, type_url) {
+            return Ok(view);
+        }
+        let _permit = self.shared.computing.acquire().await.map_err(stopping)?;
+        // Somebody of the same scope may have computed it while this one waited.
+        Ok(config
+            .view_at_hand(proxy, type_url)
+            .unwrap_or_else(|| blocking(|| config.view(proxy, type_url))))
     }
 
     fn send(
@@ -484,6 +490,10 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         }
         Step::Wait(wait)
     }
+}
+
+fn stopping(_: AcquireError) -> Status {
+    Status::unavailable("the server is stopping")
 }
 
 /// Runs something that may compute for a while without holding up the tasks behind it.
