@@ -35,14 +35,30 @@ pub(crate) struct Sheet {
 #[derive(Clone, Debug)]
 struct Spliced {
     parts: Vec<Arc<HostBytes>>,
-    /// The host of each part.
-    keys: Vec<Key>,
-    /// Where the part of a host is.
-    at: FxHashMap<Key, usize>,
+    places: Arc<Places>,
     /// No domain is claimed twice: a host that keeps its domains can be exchanged alone.
     distinct: bool,
     /// Objects that it was made from, where it is one resource.
     sources: Arc<[Text]>,
+}
+
+/// Which part of a table is whose. Scopes that have the same hosts share it.
+#[derive(Debug, Default)]
+struct Places {
+    /// The host of each part.
+    keys: Vec<Key>,
+    /// Where the part of a host is.
+    at: FxHashMap<Key, usize>,
+}
+
+impl Places {
+    fn new(keys: Vec<Key>) -> Self {
+        let at = keys.iter().enumerate().map(|(at, key)| (key.clone(), at));
+        Self {
+            at: at.collect(),
+            keys,
+        }
+    }
 }
 
 impl Spliced {
@@ -363,7 +379,7 @@ impl Sheet {
         };
         // All or none: what is put together anew is compared with what was published.
         let exchanged = |key| {
-            let (at, new) = (*spliced.at.get(key)?, self.host(key)?);
+            let (at, new) = (*spliced.places.at.get(key)?, self.host(key)?);
             (spliced.parts[at].domains == new.domains).then(|| (at, new.clone()))
         };
         let exchanged: Option<Vec<(usize, Arc<HostBytes>)>> = hosts.iter().map(exchanged).collect();
@@ -394,15 +410,18 @@ impl Sheet {
     /// Publishes the hosts of a table as resources of their own. Hosts that are what they were are not looked at.
     fn publish_apart(&mut self, before: Option<&Spliced>, now: &Spliced) {
         let (mut came, mut left) = (Vec::new(), Vec::new());
-        for (key, part) in now.keys.iter().zip(&now.parts) {
-            let old = before.and_then(|b| Some(&b.parts[*b.at.get(key)?]));
+        for (key, part) in now.places.keys.iter().zip(&now.parts) {
+            let old = before.and_then(|b| Some(&b.parts[*b.places.at.get(key)?]));
             if !old.is_some_and(|old| Arc::ptr_eq(old, part)) {
                 came.extend(part.apart.clone());
                 left.extend(old.and_then(|old| old.apart.clone()));
             }
         }
-        for (key, part) in before.iter().flat_map(|b| b.keys.iter().zip(&b.parts)) {
-            if !now.at.contains_key(key) {
+        for (key, part) in before
+            .iter()
+            .flat_map(|b| b.places.keys.iter().zip(&b.parts))
+        {
+            if !now.places.at.contains_key(key) {
                 left.extend(part.apart.clone());
             }
         }
@@ -431,10 +450,10 @@ impl Sheet {
         };
         let (hosts, _) = keys_of(Some(piece));
         let mut owned = Owned::default();
+        let mut keys = Vec::with_capacity(hosts.len());
         let mut spliced = Spliced {
             parts: Vec::with_capacity(hosts.len()),
-            keys: Vec::with_capacity(hosts.len()),
-            at: FxHashMap::default(),
+            places: Arc::default(),
             distinct: true,
             sources: Arc::default(),
         };
@@ -454,13 +473,16 @@ impl Sheet {
             };
             if let Some(p) = part {
                 owned.0.extend(&p.hashes);
-                spliced.at.insert(key.clone(), spliced.parts.len());
-                spliced.keys.push(key.clone());
+                keys.push(key.clone());
                 spliced.parts.push(p);
             }
         }
+        let before = self.tables.remove(table);
+        spliced.places = match &before {
+            Some(before) if before.places.keys == keys => before.places.clone(),
+            _ => Arc::new(Places::new(keys)),
+        };
         if let Section::Hosts(..) = work.section {
-            let before = self.tables.remove(table);
             self.publish_apart(before.as_ref(), &spliced);
         } else {
             spliced.sources = self.table_sources(table, &spliced.parts);

@@ -215,7 +215,7 @@ impl View<'_> {
                     .collect(),
                 port: 0,
                 health: EndpointHealth::Unknown,
-                labels: view::augment(labels, self.settings, &locality, "", &network),
+                labels: view::augment(labels, self.settings, &locality, &Text::default(), &network),
                 locality,
                 network: Text::from(entry.network.as_str()),
                 cluster: self.settings.cluster.clone(),

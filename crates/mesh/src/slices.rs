@@ -189,7 +189,7 @@ impl View<'_> {
                 &Labels::new(),
                 self.settings,
                 &Locality::default(),
-                "",
+                &Text::default(),
                 &network,
             ),
             network,

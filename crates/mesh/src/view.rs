@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
 use pilotfish_config::core::{Container, Pod, Protocol as Transport};
@@ -65,27 +65,42 @@ pub(crate) fn label_locality(labels: &Labels) -> Option<Locality> {
         .map(|value| Locality::from_label(value))
 }
 
+/// Labels that [`augment`] adds: as many copies of the keys as there are endpoints would be megabytes.
+static PLACE: LazyLock<[Text; 6]> = LazyLock::new(|| {
+    [
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "topology.istio.io/subzone",
+        "topology.istio.io/cluster",
+        "kubernetes.io/hostname",
+        NETWORK,
+    ]
+    .map(Text::from)
+});
+
 /// The labels of a workload with what we know of its place.
 pub(crate) fn augment(
     labels: &Labels,
     settings: &Settings,
     locality: &Locality,
-    node: &str,
+    node: &Text,
     network: &Text,
 ) -> Arc<Labels> {
     let mut out = labels.clone();
-    let mut set = |key: &str, value: &str| {
-        if !value.is_empty() {
-            out.insert(Text::from(key), Text::from(value));
+    let place = [
+        &locality.region,
+        &locality.zone,
+        &locality.subzone,
+        &settings.cluster,
+        node,
+        network,
+    ];
+    for (key, value) in PLACE.iter().zip(place) {
+        // The network is the only one of which the workload knows better.
+        let said = &**key == NETWORK && labels.get(NETWORK).is_some_and(|n| !n.is_empty());
+        if !value.is_empty() && !said {
+            out.insert(key.clone(), value.clone());
         }
-    };
-    set("topology.kubernetes.io/region", &locality.region);
-    set("topology.kubernetes.io/zone", &locality.zone);
-    set("topology.istio.io/subzone", &locality.subzone);
-    set("topology.istio.io/cluster", &settings.cluster);
-    set("kubernetes.io/hostname", node);
-    if labels.get(NETWORK).is_none_or(|n| n.is_empty()) {
-        set(NETWORK, network);
     }
     Arc::new(out)
 }
@@ -244,6 +259,7 @@ impl<'a> View<'a> {
             "" => "default",
             account => account,
         };
+        let node = Text::from(pod.node_name.as_str());
         Endpoint {
             addresses: vec![Text::from(address)],
             port: 0,
@@ -252,7 +268,7 @@ impl<'a> View<'a> {
                 &object.meta.labels,
                 self.settings,
                 &locality,
-                &pod.node_name,
+                &node,
                 &network,
             ),
             locality,
@@ -266,7 +282,7 @@ impl<'a> View<'a> {
                 .is_some_and(|m| &**m == "istio"),
             workload: workload_name(object),
             namespace: object.key.namespace.clone(),
-            node: Text::from(pod.node_name.as_str()),
+            node,
             hostname,
             subdomain,
             identity: self.identity(&object.key.namespace, account),
