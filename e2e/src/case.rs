@@ -2,7 +2,7 @@
 
 use std::env;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::config::Workspace;
 use crate::process::read_tail;
@@ -13,12 +13,21 @@ use crate::tools;
 /// A machine that cannot run it is a failure, so that nothing is skipped in silence. `PILOTFISH_E2E=skip` is how a user
 /// says that it should be.
 pub fn run(test: impl FnOnce(&Workspace) -> Result<()>) {
+    on_loopback(|workspace| {
+        if let Err(error) = tools::namespaces_work() {
+            bail!(
+                "end-to-end tests cannot run here: {error:#}. PILOTFISH_E2E=skip leaves them out."
+            );
+        }
+        test(workspace)
+    });
+}
+
+/// The same for a test that makes no namespaces, and needs no root.
+pub fn on_loopback(test: impl FnOnce(&Workspace) -> Result<()>) {
     if env::var_os("PILOTFISH_E2E").is_some_and(|value| value == "skip") {
         eprintln!("skipped, because PILOTFISH_E2E=skip is set");
         return;
-    }
-    if let Err(error) = tools::namespaces_work() {
-        panic!("end-to-end tests cannot run here: {error:#}. PILOTFISH_E2E=skip leaves them out.");
     }
     let workspace = Workspace::new().expect("a temporary directory");
     if let Err(error) = test(&workspace) {

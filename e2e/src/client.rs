@@ -68,19 +68,24 @@ impl Client {
 
     /// `GET path`
     pub fn get(&mut self, path: &str) -> io::Result<Response> {
-        self.send("GET", path)
+        self.send("GET", path, &[])
     }
 
     /// `POST path` without a body.
     pub fn post(&mut self, path: &str) -> io::Result<Response> {
-        self.send("POST", path)
+        self.send("POST", path, &[])
+    }
+
+    /// `POST path` with a body.
+    pub fn post_json(&mut self, path: &str, body: &Value) -> io::Result<Response> {
+        self.send("POST", path, body.to_string().as_bytes())
     }
 
     /// Sends one request. A request that fails is for the caller to count; nothing is tried again, except on a kept
     /// connection that the peer closed before it answered. HTTP asks clients to cope with that, but it is counted too.
-    fn send(&mut self, method: &str, path: &str) -> io::Result<Response> {
+    fn send(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Response> {
         if let Some(connection) = self.connection.take() {
-            if let Some(response) = self.exchange(connection, method, path)? {
+            if let Some(response) = self.exchange(connection, method, path, body)? {
                 return Ok(response);
             }
             self.resent += 1;
@@ -89,7 +94,7 @@ impl Client {
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         self.connections += 1;
-        self.exchange(BufReader::new(stream), method, path)?
+        self.exchange(BufReader::new(stream), method, path, body)?
             .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "closed before an answer"))
     }
 
@@ -99,11 +104,12 @@ impl Client {
         mut connection: BufReader<TcpStream>,
         method: &str,
         path: &str,
+        body: &[u8],
     ) -> io::Result<Option<Response>> {
         let request = Message {
             first: format!("{method} {path} HTTP/1.1"),
             headers: [("host".to_owned(), self.host.clone())].into(),
-            body: Vec::new(),
+            body: body.to_vec(),
         };
         let answer = request
             .write(connection.get_mut())
@@ -121,12 +127,7 @@ impl Client {
             }
             Err(error) => return Err(error),
         };
-        let status = message
-            .first
-            .split(' ')
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no status"))?;
+        let status = message.status()?;
         if !message.closes() {
             self.connection = Some(connection);
         }

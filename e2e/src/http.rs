@@ -21,6 +21,15 @@ pub struct Message {
 impl Message {
     /// Reads a message; `None` if the peer closed the connection before its first byte.
     pub fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
+        let Some(mut message) = Self::read_head(reader)? else {
+            return Ok(None);
+        };
+        message.body = message.read_body(reader)?;
+        Ok(Some(message))
+    }
+
+    /// Reads the first line and the headers, and leaves the body unread.
+    pub fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
         let Some(first) = line(reader)? else {
             return Ok(None);
         };
@@ -41,34 +50,32 @@ impl Message {
                 })
                 .or_insert_with(|| value.trim().to_owned());
         }
-        let mut message = Self {
+        Ok(Some(Self {
             first,
             headers,
             body: Vec::new(),
-        };
-        message.body = message.read_body(reader)?;
-        Ok(Some(message))
+        }))
     }
 
-    fn read_body(&self, reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
-        let mut body = Vec::new();
-        if self
-            .header("transfer-encoding")
+    /// The status code of a response.
+    pub fn status(&self) -> io::Result<u16> {
+        let code = self.first.split(' ').nth(1);
+        code.and_then(|code| code.parse().ok())
+            .ok_or_else(|| invalid("no status"))
+    }
+
+    /// Whether the body comes in chunks, and may go on for ever.
+    pub fn is_chunked(&self) -> bool {
+        self.header("transfer-encoding")
             .is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
-        {
-            loop {
-                let size = line(reader)?.ok_or_else(closed)?;
-                let size = size.split(';').next().unwrap_or_default().trim();
-                let size =
-                    usize::from_str_radix(size, 16).map_err(|_| invalid("size of a chunk"))?;
-                append(reader, &mut body, size)?;
-                line(reader)?.ok_or_else(closed)?;
-                if size == 0 {
-                    return Ok(body);
-                }
-            }
-        }
-        if let Some(length) = self.header("content-length") {
+    }
+
+    /// Reads the body that a head announces.
+    pub fn read_body(&self, reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        if self.is_chunked() {
+            while read_chunk(reader, &mut body)? > 0 {}
+        } else if let Some(length) = self.header("content-length") {
             append(
                 reader,
                 &mut body,
@@ -101,6 +108,16 @@ impl Message {
         self.header("connection")
             .is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
+}
+
+/// Appends one chunk of a chunked body; the size of the last one is 0.
+pub fn read_chunk(reader: &mut impl BufRead, body: &mut Vec<u8>) -> io::Result<usize> {
+    let size = line(reader)?.ok_or_else(closed)?;
+    let size = size.split(';').next().unwrap_or_default().trim();
+    let size = usize::from_str_radix(size, 16).map_err(|_| invalid("size of a chunk"))?;
+    append(reader, body, size)?;
+    line(reader)?.ok_or_else(closed)?;
+    Ok(size)
 }
 
 fn line(reader: &mut impl BufRead) -> io::Result<Option<String>> {

@@ -38,6 +38,29 @@ pub fn envoy() -> Result<PathBuf> {
     bail!("{} is missing: run scripts/fetch-envoy", file.display())
 }
 
+/// etcd, as `scripts/fetch-kube` built it.
+pub fn etcd() -> Result<PathBuf> {
+    fetched("etcd")
+}
+
+/// kube-apiserver, as `scripts/fetch-kube` built it.
+pub fn kube_apiserver() -> Result<PathBuf> {
+    fetched("kube-apiserver")
+}
+
+/// The folder with the CRDs of Istio and of the Gateway API that `scripts/fetch-kube` fetched.
+pub fn crds() -> Result<PathBuf> {
+    fetched("crds")
+}
+
+fn fetched(name: &str) -> Result<PathBuf> {
+    let path = target().join("tools").join(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    bail!("{} is missing: run scripts/fetch-kube", path.display())
+}
+
 /// The control plane: `$PILOTFISH`, or the one built in the same profile as the program that asks.
 pub fn pilotfish() -> Result<PathBuf> {
     if let Some(file) = env::var_os("PILOTFISH") {
