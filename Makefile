@@ -31,9 +31,9 @@ bench: ## what the server costs, and how that grows (BENCH_ARGS="--growth", BENC
 side-by-side: ## the same mesh against istiod and ours, where ../shared is there (BENCH_ARGS="--only ours")
 	@scripts/side-by-side $(BENCH_ARGS)
 
-fuzz: ## each fuzz target for FUZZ_SECONDS (60)
+fuzz: ## each fuzz target with libFuzzer for FUZZ_SECONDS (60)
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
 
 clean: ## remove everything that was built or fetched
 	cargo clean
-	rm -rf fuzz/target fuzz/corpus fuzz/artifacts
+	rm -rf fuzz/libfuzzer/target fuzz/libfuzzer/corpus fuzz/libfuzzer/artifacts

@@ -20,6 +20,7 @@ pub fn tracing() -> bool {
 
 pub mod dice;
 pub mod documents;
+pub mod driver;
 pub mod mutations;
 pub mod pipeline;
 pub mod requests;
