@@ -1,6 +1,6 @@
 # One command for each thing a person wants to do here. The scripts do the work and can be called alone.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint parity bench side-by-side fuzz clean
+.PHONY: help demo kube test check fmt lint parity bench side-by-side fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -9,6 +9,11 @@ demo: ## the bookshop with real Envoys while the canary's weight changes (DEMO_S
 	@scripts/prepare demo
 	cargo build --release --package pilotfish --package pilotfish-e2e --bins
 	@PILOTFISH=$${CARGO_TARGET_DIR:-target}/release/pilotfish $${CARGO_TARGET_DIR:-target}/release/pilotfish-demo
+
+kube: ## a real API server on loopback to try things on, until Ctrl-C (KUBE_ARGS=--help)
+	@scripts/fetch-kube
+	cargo build --package pilotfish-e2e --bin pilotfish-kube
+	@$${CARGO_TARGET_DIR:-target}/debug/pilotfish-kube $(KUBE_ARGS)
 
 test: ## everything CI runs: format, lint, unit, property, end-to-end, fuzz, parity floors
 	@scripts/test

@@ -13,6 +13,7 @@ pub mod envoy;
 pub mod fabric;
 pub mod http;
 pub mod intercept;
+pub mod interrupt;
 pub mod kube;
 pub mod load;
 pub mod mesh;

@@ -1,7 +1,6 @@
 //! `make demo`: the bookshop with real Envoys, while the weight of the canary changes in its YAML.
 
 mod follow;
-mod interrupt;
 mod screen;
 mod stage;
 
@@ -10,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pilotfish_e2e::config;
+use pilotfish_e2e::{config, interrupt};
 
 use crate::follow::Follow;
 use crate::screen::{Screen, View};

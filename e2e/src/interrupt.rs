@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives, so that the demo can tidy up.
+//! Ctrl-C and its relatives, so that a program can tidy up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,16 +8,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Whether the user wants to end.
 #[derive(Clone, Debug)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    pub(crate) fn came(&self) -> bool {
+    /// Whether a signal came.
+    pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process.
-pub(crate) fn watch() -> Result<Interrupt> {
+pub fn watch() -> Result<Interrupt> {
     let interrupt = Interrupt(Arc::new(AtomicBool::new(false)));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
