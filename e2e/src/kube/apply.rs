@@ -12,6 +12,7 @@ use crate::{config, wait};
 
 /// How long the API server may take to serve a kind whose CRD it has just been given.
 const SERVED: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
 /// Creation times have the resolution of a second.
 const NEXT_SECOND: Duration = Duration::from_millis(1_100);
 /// What the server writes itself, or refuses in an apply.
@@ -72,10 +73,7 @@ impl KubeClient {
             self.apply_object(object, &mut known)
                 .with_context(|| title(object))?;
         }
-        // A CRD is accepted before its kind is served; all of them are waited for together.
-        for crd in first.iter().filter(|object| rank(object) == CRD) {
-            self.wait_served(crd).with_context(|| title(crd))?;
-        }
+        self.wait_served(&first)?;
         let mut before = None;
         for object in &last {
             let time = created(object);
@@ -120,6 +118,13 @@ impl KubeClient {
             _ => None,
         };
         let path = served.path(object)?;
+        if rank(object) == CRD {
+            // To find out who owns which of its thousand fields takes the server longer than everything else.
+            let answer = self.create(&format!("{}/{}", served.base, served.plural), &wanted)?;
+            if answer.status != 409 {
+                return answer.ok().map(drop);
+            }
+        }
         let mut answer = self.patch(&path, &wanted)?;
         if answer.status == 404 && served.is_namespaced {
             self.make_namespace(namespace(object))?;
@@ -158,21 +163,36 @@ impl KubeClient {
         Ok(served)
     }
 
-    fn wait_served(&self, crd: &Value) -> Result<()> {
-        let spec = &crd["spec"];
-        let (group, plural) = (&spec["group"], &spec["names"]["plural"]);
-        let (Some(group), Some(plural)) = (group.as_str(), plural.as_str()) else {
-            bail!("a CRD without group or plural");
-        };
-        let versions = spec["versions"].as_array().into_iter().flatten();
-        for version in versions.filter(|version| version["served"] == true) {
-            let version = version["name"].as_str().unwrap_or_default();
-            let path = format!("/apis/{group}/{version}");
-            wait::until(&format!("{path}/{plural}"), SERVED, || {
+    /// A CRD is accepted before its kind is served; all of them are waited for together.
+    fn wait_served(&self, objects: &[&Value]) -> Result<()> {
+        let mut awaited: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for spec in objects
+            .iter()
+            .filter(|o| rank(o) == CRD)
+            .map(|o| &o["spec"])
+        {
+            let (group, plural) = (&spec["group"], &spec["names"]["plural"]);
+            let (Some(group), Some(plural)) = (group.as_str(), plural.as_str()) else {
+                bail!("a CRD without group or plural");
+            };
+            let versions = spec["versions"].as_array().into_iter().flatten();
+            for version in versions.filter(|version| version["served"] == true) {
+                let version = version["name"].as_str().unwrap_or_default();
+                let path = format!("/apis/{group}/{version}");
+                awaited.entry(path).or_default().push(plural);
+            }
+        }
+        for (path, plurals) in awaited {
+            wait::until(&path, SERVED, || {
                 let list = self.get(&path)?.ok()?;
-                let found = resources(&list).any(|resource| resource["name"] == plural);
-                ensure!(found, "not listed");
-                self.get(&format!("{path}/{plural}?limit=1"))?.ok()
+                let is_listed =
+                    |plural: &&str| resources(&list).any(|resource| resource["name"] == **plural);
+                if let Some(missing) = plurals.iter().find(|plural| !is_listed(plural)) {
+                    // The server has enough to do with what was asked already.
+                    std::thread::sleep(LOOK);
+                    bail!("no {missing}");
+                }
+                Ok(())
             })?;
         }
         Ok(())
