@@ -29,7 +29,7 @@ use faults::Faults;
 use identity::{ADMIN_TOKEN, Identity};
 
 /// How long the API server may take to be ready, on a machine that is busy with a build.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(2);
 /// Where the service accounts of restricted users live.
 const USERS: &str = "pilotfish-users";
 const ISSUER: &str = "https://kubernetes.default.svc";

@@ -59,8 +59,9 @@ fn objects_and_deaths(workspace: &Workspace) -> Result<()> {
     let mut server = KubeServer::start(&Net::Host, "kube", workspace)?;
     let started = begin.elapsed();
     let admin = server.admin()?;
+    let begin = Instant::now();
     let count = admin.install_crds(&tools::crds()?)?;
-    let installed = begin.elapsed() - started;
+    let installed = begin.elapsed();
     eprintln!("ready after {started:.1?}; {count} CRDs in {installed:.1?}");
 
     ensure!(admin.apply(OBJECTS)? == 4);
@@ -265,7 +266,8 @@ fn broken_json(faults: &Faults, admin: &KubeClient, through: &KubeClient) -> Res
         let mut watch = through.watch(SERVICES, &now)?;
         faults.set_all(Requests::Reads, fault.clone());
         admin.apply(&service(&format!("broken-{number}")))?;
-        let error = format!("{:#}", watch.event().unwrap_err());
+        let error = watch.event().err().context("the event is whole")?;
+        let error = format!("{error:#}");
         let list = through.get(SERVICES);
         if fault == Fault::Cut {
             ensure!(error.contains("inside of an event"), "{error}");

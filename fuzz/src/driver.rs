@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{documents, mutations, requests};
 
 /// An input may take this long: far more than any should, far less than a build waits.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_mins(1);
 /// As much stack as a main thread has, where libFuzzer runs its inputs.
 const STACK: usize = 8 << 20;
 const LOOK: Duration = Duration::from_millis(100);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -72,7 +73,7 @@ fn fuzz(args: &Args) -> Result<()> {
             .iter()
             .map(|target| scope.spawn(move || drive(*target, seed, time)))
             .collect();
-        let joined = runs.into_iter().map(|run| run.join());
+        let joined = runs.into_iter().map(ScopedJoinHandle::join);
         joined.collect::<Result<Vec<Outcome>, _>>()
     });
     let Ok(outcomes) = outcomes else {

@@ -135,7 +135,7 @@ fn rename(fields: &mut Map<String, Value>, at: usize, to: &str) {
 }
 
 /// Spoils one place of one document.
-fn spoil(dice: &mut Dice<'_>, documents: &mut Vec<Value>) {
+fn spoil(dice: &mut Dice<'_>, documents: &mut [Value]) {
     let at = dice.roll(documents.len());
     let what = dice.roll(16);
     // A part of another document, for those that need one.
@@ -183,7 +183,7 @@ fn spoil(dice: &mut Dice<'_>, documents: &mut Vec<Value>) {
             text.truncate(cut);
         }
         (9, Value::String(text)) => {
-            text.push_str(dice.pick(&[".", "/", "*", "x", " ", ":80", "0"]))
+            text.push_str(dice.pick(&[".", "/", "*", "x", " ", ":80", "0"]));
         }
         (10, target) => {
             for _ in 0..dice.roll(200) {

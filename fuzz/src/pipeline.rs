@@ -133,7 +133,7 @@ fn check_resource(t: &TypeUrl, resource: &Resource) {
                 };
             let total: u64 = set.endpoints.iter().map(of).sum();
             assert!(
-                total <= u64::from(u32::MAX),
+                u32::try_from(total).is_ok(),
                 "{}: the weights overflow",
                 resource.name
             );
@@ -249,10 +249,11 @@ pub fn translate(
     let mut plane = Plane::new();
     plane.replace(&before.objects);
     let first = plane.views();
-    if let Some(mesh) = mesh.clone() {
+    let is_same_mesh = mesh.is_none() && networks.is_none();
+    if let Some(mesh) = mesh {
         plane.store.set_mesh(mesh);
     }
-    if let Some(networks) = networks.clone() {
+    if let Some(networks) = networks {
         plane.store.set_networks(networks);
     }
     plane.replace(&after.objects);
@@ -267,7 +268,7 @@ pub fn translate(
             "{d:?} says nothing"
         );
     }
-    if mesh.is_none() && networks.is_none() {
+    if is_same_mesh {
         plane.replace(&before.objects);
         if let Err(difference) = same(&plane.views(), &first) {
             panic!("there and back again differs: {difference}");

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio_rustls::rustls::{ClientConfig, ServerConfig, ServerConnection, StreamOwned};
 
@@ -299,13 +299,14 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<()> {
         shared.hits.fetch_add(1, Ordering::Relaxed);
     }
     match &fault {
-        Some(Fault::Status(code)) => return near.answer(*code, &status(*code)),
         Some(Fault::ErrorEvent(code)) if about.requests == Requests::Watches => {
             near.begin()?;
             near.event(&json!({"type": "ERROR", "object": status(*code)}))?;
             return near.end();
         }
-        Some(Fault::ErrorEvent(code)) => return near.answer(*code, &status(*code)),
+        Some(Fault::Status(code) | Fault::ErrorEvent(code)) => {
+            return near.answer(*code, &status(*code));
+        }
         Some(Fault::Silence) => return near.hold(),
         Some(Fault::Delay(time)) => near.sleep(*time)?,
         Some(Fault::Past(list)) => return near.past(&about, list),
@@ -447,7 +448,7 @@ impl Near<'_> {
                 Err(RecvTimeoutError::Timeout) => {
                     ensure!(!self.shared.is_over() && !self.is_gone(), "nobody waits");
                 }
-                Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the API server broke off"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the API server broke off"),
             }
         }
     }
@@ -461,10 +462,10 @@ impl Near<'_> {
     }
 
     fn sleep(&self, time: Duration) -> Result<()> {
-        let end = std::time::Instant::now() + time;
-        while std::time::Instant::now() < end {
+        let begin = Instant::now();
+        while begin.elapsed() < time {
             ensure!(!self.shared.is_over() && !self.is_gone(), "nobody waits");
-            std::thread::sleep(LOOK.min(end.saturating_duration_since(std::time::Instant::now())));
+            std::thread::sleep(LOOK.min(time));
         }
         Ok(())
     }
