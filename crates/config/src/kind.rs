@@ -96,6 +96,36 @@ impl Kind {
         }
     }
 
+    /// The name of the kind in addresses of the API.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Node => "nodes",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+            Self::Endpoints => "endpoints",
+            Self::Pod => "pods",
+            Self::Secret => "secrets",
+            Self::ConfigMap => "configmaps",
+            Self::ServiceAccount => "serviceaccounts",
+            Self::VirtualService => "virtualservices",
+            Self::DestinationRule => "destinationrules",
+            Self::Gateway => "gateways",
+            Self::ServiceEntry => "serviceentries",
+            Self::Sidecar => "sidecars",
+            Self::WorkloadEntry => "workloadentries",
+            Self::WorkloadGroup => "workloadgroups",
+            Self::EnvoyFilter => "envoyfilters",
+            Self::ProxyConfig => "proxyconfigs",
+            Self::PeerAuthentication => "peerauthentications",
+            Self::RequestAuthentication => "requestauthentications",
+            Self::AuthorizationPolicy => "authorizationpolicies",
+            Self::Telemetry => "telemetries",
+            Self::WasmPlugin => "wasmplugins",
+            Self::TrafficExtension => "trafficextensions",
+        }
+    }
+
     /// The API group; empty for the core group.
     pub const fn group(self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::finding::{Finding, OBJECT_REFUSED};
+use crate::kind::Kind;
 use crate::object::{Object, ObjectKey, Origin};
 
 mod decode;
@@ -24,7 +25,7 @@ mod scalar;
 mod split;
 mod yaml;
 
-pub use mesh::{mesh_config, mesh_networks, proxy_config};
+pub use mesh::{Layer, mesh_config, mesh_layers, mesh_networks, proxy_config};
 use path::Segment;
 pub use split::{Document, MAX_DOCUMENTS, split};
 
@@ -55,6 +56,19 @@ impl Parsed {
         self.refused.extend(other.refused);
         self.unreadable += other.unreadable;
         self.diagnostics.extend(other.diagnostics);
+    }
+
+    /// Files an object by what was found wrong with it.
+    fn settle(&mut self, object: Option<Object>, key: Option<&ObjectKey>, findings: &[Finding]) {
+        let refused = findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Error);
+        match (object, key) {
+            (Some(object), _) if !refused => self.objects.push(object),
+            (_, Some(key)) if refused => self.refused.push(key.clone()),
+            (_, None) if refused => self.unreadable += 1,
+            _ => {}
+        }
     }
 
     /// A whole text that cannot be read.
@@ -182,6 +196,27 @@ pub fn document(document: &Document<'_>, file: &Arc<str>) -> Parsed {
     reader.parsed
 }
 
+/// One object as an API server gives it, which was asked for `kind`. Findings name the object and no place.
+pub fn object(value: Value, kind: Kind) -> Parsed {
+    let outcome = envelope::open(value, &envelope::ItemDefaults::of(kind), &[]);
+    let mut parsed = Parsed::default();
+    parsed.settle(outcome.object, outcome.key.as_ref(), &outcome.findings);
+    let (findings, excess) = most_severe(outcome.findings);
+    let of_object = |diagnostic: Diagnostic| Diagnostic {
+        object: outcome.key.clone(),
+        ..diagnostic
+    };
+    parsed.diagnostics = findings
+        .into_iter()
+        .map(|finding| {
+            let field = path::display(&finding.path);
+            of_object(reported(finding, field))
+        })
+        .chain(excess.map(of_object))
+        .collect();
+    parsed
+}
+
 /// A value of a document, and where it begins.
 struct Rooted {
     value: Value,
@@ -299,19 +334,11 @@ impl Reader<'_> {
                 effect: OBJECT_REFUSED.to_owned(),
             });
         }
-        let refused = outcome
-            .findings
-            .iter()
-            .any(|finding| finding.severity == Severity::Error);
-        match (outcome.object, &outcome.key) {
-            (Some(mut object), _) if !refused => {
-                object.origin = Some(origin.clone());
-                self.parsed.objects.push(object);
-            }
-            (_, Some(key)) if refused => self.parsed.refused.push(key.clone()),
-            (_, None) if refused => self.parsed.unreadable += 1,
-            _ => {}
+        if let Some(object) = &mut outcome.object {
+            object.origin = Some(origin.clone());
         }
+        self.parsed
+            .settle(outcome.object, outcome.key.as_ref(), &outcome.findings);
         self.report(
             outcome.findings,
             outcome.key.as_ref(),
@@ -324,7 +351,7 @@ impl Reader<'_> {
     /// Gives the findings a line. Paths are shown without the first `skip` steps, which lead to an item of a list.
     fn report(
         &mut self,
-        mut findings: Vec<Finding>,
+        findings: Vec<Finding>,
         key: Option<&ObjectKey>,
         skip: usize,
         origin: &Origin,
@@ -333,9 +360,7 @@ impl Reader<'_> {
         if findings.is_empty() {
             return;
         }
-        let excess = findings.len().saturating_sub(MAX_FINDINGS);
-        findings.sort_by_key(|finding| finding.severity);
-        findings.truncate(MAX_FINDINGS);
+        let (findings, excess) = most_severe(findings);
         let paths: Vec<_> = findings
             .iter()
             .map(|finding| finding.path.clone())
@@ -350,22 +375,14 @@ impl Reader<'_> {
                 Some(line) if finding.path.len() > skip => self.origin(*line),
                 _ => origin.clone(),
             };
+            let field = path::display(finding.path.get(skip..).unwrap_or_default());
             self.parsed.diagnostics.push(Diagnostic {
-                severity: finding.severity,
                 object: key.cloned(),
                 origin: Some(place),
-                field: path::display(finding.path.get(skip..).unwrap_or_default()),
-                reason: shorten(finding.reason),
-                effect: finding.effect,
-                code: finding.code,
+                ..reported(finding, field)
             });
         }
-        if excess > 0 {
-            let note = Diagnostic::info(
-                "limit",
-                format!("{excess} more findings"),
-                "they are not shown",
-            );
+        if let Some(note) = excess {
             self.parsed.diagnostics.push(
                 Diagnostic {
                     object: key.cloned(),
@@ -374,6 +391,34 @@ impl Reader<'_> {
                 .from_origin(Some(origin.clone())),
             );
         }
+    }
+}
+
+/// The findings worth reporting, the worst first, and a note if there are more.
+fn most_severe(mut findings: Vec<Finding>) -> (Vec<Finding>, Option<Diagnostic>) {
+    let excess = findings.len().saturating_sub(MAX_FINDINGS);
+    findings.sort_by_key(|finding| finding.severity);
+    findings.truncate(MAX_FINDINGS);
+    let note = || {
+        Diagnostic::info(
+            "limit",
+            format!("{excess} more findings"),
+            "they are not shown",
+        )
+    };
+    (findings, (excess > 0).then(note))
+}
+
+/// A finding at `field`, without object and place.
+fn reported(finding: Finding, field: String) -> Diagnostic {
+    Diagnostic {
+        severity: finding.severity,
+        object: None,
+        origin: None,
+        field,
+        reason: shorten(finding.reason),
+        effect: finding.effect,
+        code: finding.code,
     }
 }
 

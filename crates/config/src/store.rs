@@ -190,6 +190,9 @@ impl Store {
             .flat_map(|source| source.diagnostics.iter().cloned())
             .collect();
         for (index, source) in self.sources.iter().enumerate().skip(1) {
+            if self.sources[..index].iter().all(|s| s.objects.is_empty()) {
+                continue;
+            }
             for (key, object) in &source.objects {
                 let winner = self.sources[..index]
                     .iter()

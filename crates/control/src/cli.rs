@@ -19,6 +19,8 @@ Examples:
       Two directories (the first wins where both declare an object) and every xDS exchange in the log.
   pilotfish serve --config-dir ./mesh --grpc-addr 127.0.0.1:15010 --http-addr '' --secure-grpc-addr ''
       xDS on loopback only; an empty address closes a port.
+  pilotfish serve --kubeconfig ~/.kube/config
+      Serve what a Kubernetes cluster declares. With --config-dir too, the directory wins where both declare an object.
   pilotfish request GET /debug/syncz
       Ask a running server which proxy has acknowledged what.
 
@@ -35,6 +37,12 @@ Environment:
   ISTIO_GPRC_MAXSTREAMS=100000    Streams in all
   ISTIO_GPRC_MAXRECVMSGSIZE=4194304  Largest request in bytes
   ISTIO_DUAL_STACK=false          Listeners and endpoints for IPv4 and IPv6
+  KUBECONFIG                      Default of --kubeconfig, if there is no --config-dir
+  POD_NAMESPACE=istio-system      Default of --namespace
+  REVISION                        Default of --revision
+  SHARED_MESH_CONFIG              ConfigMap in --namespace with mesh settings, over which those of the ConfigMap istio are laid
+  PILOTFISH_LOSS_GUARD=50         Default of --loss-guard
+  PILOTFISH_LOSS_GUARD_TIME=30s   Default of --loss-guard-time
   CLUSTER_ID=Kubernetes           Default of --cluster-id
   ENABLE_DEBUG_ON_HTTP=true       false: no /debug pages
   METRICS_LOCALHOST_ACCESS_ONLY=false  true: /metrics only for this host
@@ -83,7 +91,7 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Read a directory of Istio and Kubernetes YAML and serve it to proxies
+    /// Read a directory of YAML or a Kubernetes cluster and serve it to proxies
     #[command(after_long_help = SERVE_HELP)]
     Serve(Box<ServeArgs>),
     /// The same as `serve`, with the flags of istiod
@@ -142,9 +150,22 @@ pub(crate) struct ServeArgs {
         help_heading = "Configuration"
     )]
     pub(crate) domain: String,
-    /// Kubernetes API server to read from (comes with a later release)
-    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+
+    /// Read the Kubernetes cluster of this kubeconfig file's current context [default, without --config-dir: $KUBECONFIG,
+    /// or the cluster that the server runs in]
+    #[arg(long, value_name = "FILE", help_heading = CLUSTER)]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Namespace of the control plane, where the ConfigMap with the mesh configuration is [default: $POD_NAMESPACE or
+    /// istio-system]
+    #[arg(long, short, value_name = "NAME", help_heading = CLUSTER)]
+    pub(crate) namespace: Option<String>,
+    /// Revision of the control plane: Istio objects that are labelled with another istio.io/rev are left out, and the mesh
+    /// configuration is in the ConfigMap istio-REVISION [default: $REVISION, or none]
+    #[arg(long, value_name = "NAME", help_heading = CLUSTER)]
+    pub(crate) revision: Option<String>,
+    /// Where services come from, comma-separated; without Kubernetes among them, no cluster is read
+    #[arg(long, value_name = "NAMES", hide = true)]
+    pub(crate) registries: Option<String>,
 
     /// xDS in plain text
     #[arg(long, alias = "grpcAddr", value_name = "ADDR", default_value = ":15010", help_heading = ADDRESSES)]
@@ -199,6 +220,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, alias = "shutdownDuration", value_name = "TIME", default_value = "5s", help_heading = CONNECTIONS)]
     pub(crate) shutdown_duration: Duration,
 
+    /// Hold a push back if more than this percentage of all services (of at least 10) would be lost at once; 0 turns it off
+    /// [default: $PILOTFISH_LOSS_GUARD or 50]
+    #[arg(long, value_name = "PERCENT", help_heading = GUARD)]
+    pub(crate) loss_guard: Option<u8>,
+    /// How long such a loss must last until it is pushed; `pilotfish request POST /debug/loss_guard` confirms it sooner
+    /// [default: $PILOTFISH_LOSS_GUARD_TIME or 30s]
+    #[arg(long, value_name = "TIME", help_heading = GUARD)]
+    pub(crate) loss_guard_time: Option<Duration>,
+
     /// Pause between self-audits: each rebuilds a part of what proxies were given from scratch, compares, and repairs and
     /// logs what differs. Takes at most 0.5 % of one core's time, whatever is set here; 0 turns it off
     #[arg(
@@ -227,10 +257,15 @@ pub(crate) struct ServeArgs {
     /// Whether --secure-grpc-addr was given, not taken from its default; filled in by [`parse`].
     #[arg(skip)]
     pub(crate) secure_given: bool,
+    /// Whether istiod's command was used; filled in by [`parse`].
+    #[arg(skip)]
+    pub(crate) istiod: bool,
 }
 
 const ADDRESSES: &str = "Addresses (host:port or :port; empty closes the port)";
+const CLUSTER: &str = "Kubernetes";
 const CONNECTIONS: &str = "Connections";
+const GUARD: &str = "Loss guard";
 const LOGGING: &str = "Logging";
 
 /// Flags of istiod that are accepted and do nothing yet, or need nothing done.
@@ -240,14 +275,10 @@ pub(crate) struct LaterArgs {
     ctrlz_port: Option<u16>,
     #[arg(long, alias = "ctrlz_address", hide = true)]
     ctrlz_address: Option<String>,
-    #[arg(long, hide = true)]
-    registries: Option<String>,
     #[arg(long, alias = "clusterRegistriesNamespace", hide = true)]
     cluster_registries_namespace: Option<String>,
     #[arg(long, alias = "clusterAliases", hide = true)]
     cluster_aliases: Vec<String>,
-    #[arg(long, short = 'n', hide = true)]
-    namespace: Option<String>,
     #[arg(long, alias = "cniNamespace", hide = true)]
     cni_namespace: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -279,25 +310,14 @@ const LATER: &[(&str, &str)] = &[
         "there is no ControlZ; log levels are at /scopez of the monitoring port",
     ),
     (
-        "registries",
-        "services come from --config-dir until the Kubernetes source arrives",
-    ),
-    (
         "cluster_registries_namespace",
-        "it belongs to the Kubernetes source, which is not there yet",
+        "other clusters come with a later release",
     ),
     (
         "cluster_aliases",
-        "it belongs to the Kubernetes source, which is not there yet",
+        "other clusters come with a later release",
     ),
-    (
-        "namespace",
-        "it belongs to the Kubernetes source, which is not there yet",
-    ),
-    (
-        "cni_namespace",
-        "it belongs to the Kubernetes source, which is not there yet",
-    ),
+    ("cni_namespace", "nothing here depends on it"),
     ("profile", "there are no profiling pages"),
     (
         "tls_cipher_suites",
@@ -306,18 +326,18 @@ const LATER: &[(&str, &str)] = &[
     ("tls_min_version", "TLS 1.2 and 1.3 are spoken"),
     (
         "kubernetes_api_qps",
-        "it belongs to the Kubernetes source, which is not there yet",
+        "a cluster is read with one watch a kind, which needs no limit",
     ),
     (
         "kubernetes_api_burst",
-        "it belongs to the Kubernetes source, which is not there yet",
+        "a cluster is read with one watch a kind, which needs no limit",
     ),
     (
         "log_caller",
         "log lines do not name their place in the source",
     ),
     ("log_stacktrace_level", "log lines carry no stack traces"),
-    ("vklog", "there is no Kubernetes client to log"),
+    ("vklog", "--log-level kube:debug shows what is read from a cluster"),
 ];
 
 /// Who may see the debug pages.
@@ -446,6 +466,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, cla
     if let (Command::Serve(serve) | Command::Discovery(serve), Some((_, given))) =
         (&mut cli.command, matches.subcommand())
     {
+        serve.istiod = matches.subcommand_name() == Some("discovery");
         serve.secure_given = is_given(given, "secure_grpc_addr");
         let later = LATER.iter().filter(|(id, _)| is_given(given, id));
         notes.extend(
@@ -544,7 +565,7 @@ mod tests {
             "discovery",
             "--ctrlz_port",
             "1",
-            "-n",
+            "--cniNamespace",
             "istio-system",
             "--keepaliveMaxServerConnectionAge=30m",
         ]);

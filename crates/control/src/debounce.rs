@@ -106,6 +106,16 @@ pub(crate) struct Due {
     pub(crate) events: u64,
 }
 
+impl Due {
+    /// Both, as one.
+    pub(crate) fn and(mut self, later: Self) -> Self {
+        self.request.merge(later.request);
+        self.events += later.events;
+        self.since = self.since.min(later.since);
+        self
+    }
+}
+
 #[derive(Debug)]
 struct Waiting {
     due: Due,

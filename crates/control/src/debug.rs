@@ -9,11 +9,14 @@ mod registry;
 
 use axum::Router;
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get};
 
 use crate::http::{Pages, html, json};
+use crate::kubernetes;
 use crate::version;
+use crate::writer::Input;
 
 /// One page: path, a line about it, and how it is served.
 struct Page {
@@ -102,6 +105,16 @@ fn all() -> Vec<Page> {
             serve: || get(push_status),
         },
         Page {
+            path: "/debug/kubernetes",
+            about: "The watches of the cluster: which kinds are read, which are not and why",
+            serve: || get(kubernetes::page),
+        },
+        Page {
+            path: "/debug/loss_guard",
+            about: "Whether a push is held back because most services are gone; POST confirms the loss, and it is pushed",
+            serve: || get(loss_guard).post(confirm_loss),
+        },
+        Page {
             path: "/debug/list",
             about: "The names of these pages as JSON",
             serve: || get(list),
@@ -145,6 +158,21 @@ async fn list() -> Response {
 
 async fn push_status(State(pages): State<Pages>) -> Response {
     json(&pages.plane.history.show())
+}
+
+async fn loss_guard(State(pages): State<Pages>) -> Response {
+    let held = pages.plane.held_back();
+    json(&serde_json::json!({"holding": held.is_some(), "finding": held}))
+}
+
+async fn confirm_loss(State(pages): State<Pages>) -> Response {
+    if pages.plane.held_back().is_none() {
+        return (StatusCode::CONFLICT, "nothing is held back\n").into_response();
+    }
+    match pages.inputs.send(Input::ConfirmLoss).await {
+        Ok(()) => "the loss is confirmed and pushed\n".into_response(),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
+    }
 }
 
 /// A whole HTML page around some content, which must be HTML already.

@@ -104,7 +104,7 @@ const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "what they tune comes with the Kubernetes source",
+        "what they tune in the Kubernetes source comes with a later release",
         &[
             "ENABLE_LEADER_ELECTION",
             "EXTERNAL_ISTIOD",
@@ -126,7 +126,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
             "PILOT_REMOTE_CLUSTER_TIMEOUT",
             "PILOT_STATUS_MAX_WORKERS",
             "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
-            "SHARED_MESH_CONFIG",
         ],
     ),
     (

@@ -12,6 +12,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::IncomingStream;
 use axum::{Router, serve};
+use pilotfish_sources::kube::Status;
 use pilotfish_xds::Server;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -35,6 +36,8 @@ pub(crate) struct Pages {
     pub(crate) logging: Logging,
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) debug: settings::Debug,
+    /// The watches of the cluster, if one is read.
+    pub(crate) kubernetes: Option<Status>,
 }
 
 /// The two ends of a connection.

@@ -57,6 +57,11 @@ const SCOPES: &[Scope] = &[
         targets: &["http"],
     },
     Scope {
+        name: "kube",
+        about: "what is read from a Kubernetes cluster",
+        targets: &["kube"],
+    },
+    Scope {
         name: "model",
         about: "from objects to services and resources",
         targets: &[

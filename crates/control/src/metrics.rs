@@ -174,6 +174,7 @@ pub(crate) struct Metrics {
     pub(crate) services: Gauge,
     pub(crate) virtual_services: Gauge,
     pub(crate) invalid: Gauge,
+    pub(crate) held_back: Gauge,
 }
 
 impl Metrics {
@@ -334,6 +335,12 @@ impl Metrics {
                 r,
                 "pilot_virt_services",
                 "VirtualServices known",
+                Gauge::default(),
+            ),
+            held_back: add(
+                r,
+                "pilotfish_loss_guard_holding",
+                "1 while a push is held back because most services are gone; /debug/loss_guard tells more",
                 Gauge::default(),
             ),
             invalid: add(

@@ -19,6 +19,7 @@ use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_xds::{Configuration, Generation, Peer, TypeUrl, View};
 use tokio::sync::watch;
 
+use crate::guard;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
@@ -156,6 +157,12 @@ impl Plane {
     pub(crate) fn set_input_diagnostics(&self, diagnostics: Vec<Diagnostic>) {
         self.input_diagnostics.store(Arc::new(diagnostics));
         self.inputs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is said about a push that the loss guard holds back now.
+    pub(crate) fn held_back(&self) -> Option<Diagnostic> {
+        let all = self.input_diagnostics.load();
+        all.iter().find(|d| d.code == guard::CODE).cloned()
     }
 
     /// Differs when diagnostics may differ because of input.

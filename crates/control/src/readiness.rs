@@ -1,6 +1,6 @@
 //! Whether the server may be sent traffic, and if not, what it waits for.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// What is missing; ready when nothing is and the server is not stopping.
@@ -11,7 +11,8 @@ pub(crate) struct Readiness {
 
 #[derive(Debug, Default)]
 struct State {
-    missing: BTreeSet<String>,
+    /// With what is known of the reason.
+    missing: BTreeMap<String, String>,
     stopping: bool,
 }
 
@@ -20,7 +21,7 @@ impl Readiness {
     pub(crate) fn waiting_for(what: impl IntoIterator<Item = String>) -> Self {
         Self {
             state: Mutex::new(State {
-                missing: what.into_iter().collect(),
+                missing: what.into_iter().map(|what| (what, String::new())).collect(),
                 stopping: false,
             }),
         }
@@ -29,6 +30,13 @@ impl Readiness {
     /// One thing is there.
     pub(crate) fn done(&self, what: &str) {
         self.lock().missing.remove(what);
+    }
+
+    /// Says more about what is missing.
+    pub(crate) fn explain(&self, what: &str, why: &str) {
+        if let Some(known) = self.lock().missing.get_mut(what) {
+            why.clone_into(known);
+        }
     }
 
     /// Never ready again.
@@ -45,14 +53,13 @@ impl Readiness {
         if state.missing.is_empty() {
             return Ok(());
         }
+        let shown = state.missing.iter().map(|(what, why)| match why.as_str() {
+            "" => what.clone(),
+            why => format!("{what} (still missing: {why})"),
+        });
         Err(format!(
             "waiting for: {}",
-            state
-                .missing
-                .iter()
-                .map(String::as_str)
-                .collect::<Vec<_>>()
-                .join(", ")
+            shown.collect::<Vec<_>>().join(", ")
         ))
     }
 
@@ -69,7 +76,13 @@ mod tests {
     fn says_what_is_missing() {
         let readiness = Readiness::waiting_for(["b".to_owned(), "a".to_owned()]);
         assert_eq!(readiness.check(), Err("waiting for: a, b".to_owned()));
+        readiness.explain("b", "c; d");
+        readiness.explain("x", "y");
         readiness.done("a");
+        assert_eq!(
+            readiness.check(),
+            Err("waiting for: b (still missing: c; d)".to_owned())
+        );
         readiness.done("b");
         assert_eq!(readiness.check(), Ok(()));
         readiness.stop();

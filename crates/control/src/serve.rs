@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use pilotfish_config::Diagnostic;
 use pilotfish_sources::files::{self, DirectorySource};
+use pilotfish_sources::kube::Status;
 use pilotfish_xds::{Limits, NewStreams, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,7 +25,7 @@ use crate::readiness::Readiness;
 use crate::settings::{Push, Settings};
 use crate::tls::{self, Certificate};
 use crate::version;
-use crate::writer::{Input, MESH, OBJECTS, Writer};
+use crate::writer::{Input, Origin, Writer};
 
 /// How long nothing may happen before the configuration is analysed: while changes come in, pushes have the processor.
 const QUIET: Duration = Duration::from_secs(2);
@@ -41,7 +42,9 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     let mut stop = Stop::new()?;
     let ports = Ports::open(&settings).await?;
     let metrics = Arc::new(Metrics::new(started));
-    let readiness = Readiness::waiting_for([OBJECTS, MESH, FIRST_SNAPSHOT].map(str::to_owned));
+    let plan = settings.plan();
+    let waits = plan.waits_for().chain([FIRST_SNAPSHOT]);
+    let readiness = Readiness::waiting_for(waits.map(str::to_owned));
     let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
     let plane = Arc::new(Plane::new(
         settings.mesh.clone(),
@@ -56,6 +59,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         Arc::clone(&nodes) as _,
     );
     let (inputs, received) = mpsc::channel(16);
+    let kubernetes = settings.kubernetes.as_ref().map(|_| Status::default());
     let pages = Pages {
         plane: Arc::clone(&plane),
         server: server.clone(),
@@ -63,12 +67,16 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         logging,
         inputs: inputs.clone(),
         debug: settings.debug,
+        kubernetes: kubernetes.clone(),
     };
 
     // Tasks that must not end while the server runs, and those that end when it stops.
     let mut vital: JoinSet<Result<()>> = JoinSet::new();
-    vital.spawn(Writer::new(Arc::clone(&plane), settings.debounce, started).run(received));
+    vital.spawn(Writer::new(Arc::clone(&plane), &plan, started).run(received));
     start_sources(&settings, &inputs, &mut vital)?;
+    if let (Some(cluster), Some(status)) = (&settings.kubernetes, kubernetes) {
+        cluster.start(status, &inputs, &mut vital).await?;
+    }
     vital.spawn(report(Arc::clone(&plane), Arc::clone(&pages.nodes)));
     if let Some(interval) = settings.audit_interval {
         vital.spawn(audit::run(Arc::clone(&plane), interval));
@@ -244,7 +252,7 @@ fn limits(push: &Push, shutdown: Duration) -> Limits {
     }
 }
 
-/// Starts reading. Each source passes on what it learns; the writer hears them all in one queue.
+/// Starts reading files. Each source passes on what it learns; the writer hears them all in one queue.
 fn start_sources(
     settings: &Settings,
     inputs: &mpsc::Sender<Input>,
@@ -254,15 +262,19 @@ fn start_sources(
         tracing::info!(target: "file", "reading {}", dir.display());
     }
     let options = files::Options::default();
-    let source = DirectorySource::new(settings.config_dirs.clone(), options.clone())?;
-    let (batches, received) = mpsc::channel(4);
-    vital.spawn(async move {
-        source
-            .run(batches)
-            .await
-            .context("reading the configuration directories failed")
-    });
-    vital.spawn(pass_on(received, inputs.clone(), Input::Objects));
+    if !settings.config_dirs.is_empty() {
+        let source = DirectorySource::new(settings.config_dirs.clone(), options.clone())?;
+        let (batches, received) = mpsc::channel(4);
+        vital.spawn(async move {
+            source
+                .run(batches)
+                .await
+                .context("reading the configuration directories failed")
+        });
+        vital.spawn(pass_on(received, inputs.clone(), |batch| {
+            Input::Objects(Origin::Files, batch)
+        }));
+    }
 
     for (what, path) in [
         ("mesh configuration", &settings.mesh_config),
@@ -274,9 +286,15 @@ fn start_sources(
     }
     let (mesh, networks) = (settings.mesh_config.clone(), settings.mesh_networks.clone());
     if mesh.is_none() && networks.is_none() {
-        // Nothing to watch: the defaults are in effect.
-        let inputs = inputs.clone();
-        tokio::spawn(async move { inputs.send(Input::Mesh(Box::default())).await });
+        if settings.kubernetes.is_none() {
+            // Nothing to watch: the defaults are in effect.
+            let inputs = inputs.clone();
+            tokio::spawn(async move {
+                inputs
+                    .send(Input::Mesh(Origin::Files, Box::default()))
+                    .await
+            });
+        }
         return Ok(());
     }
     let (updates, received) = mpsc::channel(4);
@@ -286,12 +304,12 @@ fn start_sources(
             .context("reading the mesh configuration failed")
     });
     vital.spawn(pass_on(received, inputs.clone(), |update| {
-        Input::Mesh(Box::new(update))
+        Input::Mesh(Origin::Files, Box::new(update))
     }));
     Ok(())
 }
 
-async fn pass_on<T: Send + 'static>(
+pub(crate) async fn pass_on<T: Send + 'static>(
     mut from: mpsc::Receiver<T>,
     to: mpsc::Sender<Input>,
     wrap: fn(T) -> Input,

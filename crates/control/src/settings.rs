@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use pilotfish_mesh::Text;
+use pilotfish_sources::kube::Access;
 
 use crate::address::Address;
 use crate::cli::{DebugAccess, ServeArgs};
 use crate::environment::Environment;
+use crate::guard::Guard;
+use crate::kubernetes::Kubernetes;
 use crate::logging::Levels;
+use crate::writer::{Origin, Plan};
 
 /// Where istiod looks for its mesh configuration if it is not told; used if the file is there.
 const MESH_CONFIG: &str = "./etc/istio/config/mesh";
@@ -33,8 +37,10 @@ const VARIABLES: &[&str] = &[
 /// What a server is to do.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Directories to read, in order of precedence; at least one.
+    /// Directories to read, in order of precedence.
     pub(crate) config_dirs: Vec<PathBuf>,
+    /// The cluster to read; there is one, or a directory.
+    pub(crate) kubernetes: Option<Kubernetes>,
     pub(crate) mesh_config: Option<PathBuf>,
     pub(crate) mesh_networks: Option<PathBuf>,
     /// What translation may know.
@@ -46,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) http: Option<Address>,
     pub(crate) monitoring: Option<Address>,
     pub(crate) debounce: Debounce,
+    pub(crate) guard: Guard,
     pub(crate) push: Push,
     pub(crate) shutdown: Duration,
     /// How often a part of what proxies were given is audited at most; never if absent.
@@ -144,11 +151,69 @@ pub(crate) fn translation(
 }
 
 impl Settings {
+    /// What the writer is to expect.
+    pub(crate) fn plan(&self) -> Plan {
+        let (cluster, files) = (Some(Origin::Kubernetes), Some(Origin::Files));
+        let kubernetes = self.kubernetes.as_ref();
+        let objects = [
+            files.filter(|_| !self.config_dirs.is_empty()),
+            cluster.filter(|_| kubernetes.is_some()),
+        ];
+        let from_files = self.mesh_config.is_some() || self.mesh_networks.is_some();
+        let mesh = [
+            files.filter(|_| from_files || kubernetes.is_none()),
+            cluster.filter(|_| kubernetes.is_some_and(|k| k.mesh || k.networks)),
+        ];
+        Plan {
+            objects: objects.into_iter().flatten().collect(),
+            mesh: mesh.into_iter().flatten().collect(),
+            debounce: self.debounce,
+            guard: self.guard,
+        }
+    }
+
     /// Puts flags, environment and defaults together. The error says what to change.
     pub(crate) fn resolve(args: ServeArgs, env: &Environment, cores: usize) -> Result<Self> {
         let mut notes = args.notes;
         notes.extend(env.notes(VARIABLES));
-        check_sources(&args.config_dir, args.kubeconfig.as_deref(), &mut notes)?;
+        check_directories(&args.config_dir)?;
+        let mesh_config = file_or_default(args.mesh_config, "--mesh-config", MESH_CONFIG)?;
+        let mesh_networks = file_or_default(args.mesh_networks, "--mesh-networks", MESH_NETWORKS)?;
+        let access = access(
+            &args.config_dir,
+            args.kubeconfig.as_deref(),
+            args.registries.as_deref(),
+            args.istiod,
+            env,
+        )?;
+        let given = |flag: Option<String>, name: &str| {
+            flag.filter(|value| !value.is_empty())
+                .or_else(|| env.text(name).map(str::to_owned))
+        };
+        let (namespace, revision) = (
+            given(args.namespace, "POD_NAMESPACE"),
+            given(args.revision, "REVISION"),
+        );
+        let in_cluster = access.is_some();
+        // As with istiod, a file goes before what the cluster says, if it is there.
+        let file = |path: Option<PathBuf>| path.filter(|path| !in_cluster || path.is_file());
+        let (mesh_config, mesh_networks) = (file(mesh_config), file(mesh_networks));
+        let shared_mesh_config = env.text("SHARED_MESH_CONFIG").map(str::to_owned);
+        if let (true, Some(path)) = (shared_mesh_config.is_some(), &mesh_config) {
+            notes.push(format!(
+                "SHARED_MESH_CONFIG has no effect: the mesh configuration comes from the file {}",
+                path.display()
+            ));
+        }
+        let kubernetes = access.map(|access| Kubernetes {
+            access,
+            namespace: namespace.unwrap_or_else(|| "istio-system".to_owned()),
+            revision: revision.unwrap_or_default(),
+            shared_mesh_config,
+            mesh: mesh_config.is_none(),
+            networks: mesh_networks.is_none(),
+        });
+        let guard = guard(args.loss_guard, args.loss_guard_time, env)?;
         let fair_share = (15 + 5 * cores).min(100);
         let debounce = debounce(args.first_change_wait, env)?;
         let flag_or = |flag: Option<pilotfish_config::Duration>, name, default| {
@@ -199,8 +264,9 @@ impl Settings {
         }
         Ok(Self {
             config_dirs: args.config_dir,
-            mesh_config: file_or_default(args.mesh_config, "--mesh-config", MESH_CONFIG)?,
-            mesh_networks: file_or_default(args.mesh_networks, "--mesh-networks", MESH_NETWORKS)?,
+            kubernetes,
+            mesh_config,
+            mesh_networks,
             mesh,
             treatment: Treatment {
                 trust_local: trust_local(args.insecure_trust_local_proxies, grpc.as_ref())?,
@@ -211,6 +277,7 @@ impl Settings {
             http: Address::parse(&args.http_addr, "--http-addr")?,
             monitoring: Address::parse(&args.monitoring_addr, "--monitoring-addr")?,
             debounce,
+            guard,
             push,
             shutdown: args.shutdown_duration.get(),
             audit_interval: some_if_set(args.audit_interval.get()),
@@ -224,6 +291,26 @@ impl Settings {
             notes,
         })
     }
+}
+
+/// How much may be lost at once.
+fn guard(
+    percent: Option<u8>,
+    time: Option<pilotfish_config::Duration>,
+    env: &Environment,
+) -> Result<Guard> {
+    let percent = match percent {
+        Some(percent) => percent,
+        None => env.number("PILOTFISH_LOSS_GUARD", 50)?,
+    };
+    if percent > 100 {
+        bail!("--loss-guard {percent}: give a percentage, from 0 (off) to 100");
+    }
+    let time = match time {
+        Some(time) => time.get(),
+        None => env.time("PILOTFISH_LOSS_GUARD_TIME", Duration::from_secs(30))?,
+    };
+    Ok(Guard { percent, time })
 }
 
 /// Whoever sets istiod's variable gets what it says: then every change waits, the first one too.
@@ -251,27 +338,31 @@ fn some_if_set(time: Duration) -> Option<Duration> {
     (!time.is_zero()).then_some(time)
 }
 
-fn check_sources(
+/// The cluster to read. Whoever names directories and no cluster means the directories alone, unless it is istiod's
+/// command that is used, which knows no mesh without a cluster.
+fn access(
     dirs: &[PathBuf],
     kubeconfig: Option<&Path>,
-    notes: &mut Vec<String>,
-) -> Result<()> {
-    if dirs.is_empty() {
-        let hint = "give a directory of Istio and Kubernetes YAML with --config-dir DIR";
-        match kubeconfig {
-            None => bail!("nothing to serve: {hint} (`pilotfish serve --help` has examples)"),
-            Some(file) => bail!(
-                "--kubeconfig {}: reading from a Kubernetes API server comes with a later release; until then {hint}",
-                file.display()
-            ),
-        }
-    }
-    if kubeconfig.is_some() {
-        notes.push(
-            "--kubeconfig has no effect: the Kubernetes source comes with a later release"
-                .to_owned(),
+    registries: Option<&str>,
+    istiod: bool,
+    env: &Environment,
+) -> Result<Option<Access>> {
+    let wanted = registries.is_none_or(|all| {
+        all.split(',').any(|name| name.trim().eq_ignore_ascii_case("kubernetes"))
+    });
+    let variable = env.text("KUBECONFIG").filter(|_| dirs.is_empty());
+    let in_cluster = env.text("KUBERNETES_SERVICE_HOST").is_some() && (dirs.is_empty() || istiod);
+    let access = Access::find(kubeconfig, variable, in_cluster).filter(|_| wanted);
+    if access.is_none() && dirs.is_empty() {
+        bail!(
+            "nothing to serve: give a directory of Istio and Kubernetes YAML with --config-dir DIR, or a Kubernetes cluster \
+             with --kubeconfig FILE (`pilotfish serve --help` has examples)"
         );
     }
+    Ok(access)
+}
+
+fn check_directories(dirs: &[PathBuf]) -> Result<()> {
     for dir in dirs {
         match std::fs::metadata(dir) {
             Err(error) => bail!(

@@ -1,5 +1,6 @@
 //! The one task that writes: takes what sources have learned, keeps the store, and pushes when changes have settled.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,60 +8,136 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use pilotfish_config::{Kind, ObjectKey, Snapshot, SourceId, Store};
 use pilotfish_mesh::Reader;
-use pilotfish_sources::Batch;
-use pilotfish_sources::files::MeshUpdate;
+use pilotfish_sources::{Batch, MeshUpdate};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::debounce::{Debouncer, Due, Reason, Request};
+use crate::guard::{self, Decision, Guard, Loss};
 use crate::plane::{FIRST_SNAPSHOT, Plane};
 use crate::pushes::{Causes, Push};
 use crate::settings::Debounce;
+
+/// Where something comes from. Of two that declare an object, the first here counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// Files and directories.
+    Files,
+    /// A Kubernetes cluster.
+    Kubernetes,
+}
+
+impl Origin {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Files => "directories",
+            Self::Kubernetes => "Kubernetes",
+        }
+    }
+
+    /// What readiness waits for until the objects are known.
+    pub(crate) const fn objects(self) -> &'static str {
+        match self {
+            Self::Files => "the configuration directories to be read",
+            Self::Kubernetes => "the objects of the cluster to be read",
+        }
+    }
+
+    /// What readiness waits for until the settings of the mesh are known.
+    pub(crate) const fn mesh(self) -> &'static str {
+        match self {
+            Self::Files => "the mesh configuration to be read",
+            Self::Kubernetes => "the mesh configuration of the cluster to be read",
+        }
+    }
+}
 
 /// What comes in.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// Objects.
-    Objects(Batch),
+    Objects(Origin, Batch),
     /// Mesh configuration and networks.
-    Mesh(Box<MeshUpdate>),
+    Mesh(Origin, Box<MeshUpdate>),
     /// Somebody asked for a push.
     Push,
+    /// Somebody says that a loss of services is meant.
+    ConfirmLoss,
 }
 
-/// What must have been heard before the first snapshot is built.
-pub(crate) const OBJECTS: &str = "the configuration directories to be read";
-pub(crate) const MESH: &str = "the mesh configuration to be read";
+/// What a writer is to expect and how it pushes.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// Where objects come from; all must have synced before the first push.
+    pub(crate) objects: Vec<Origin>,
+    /// Where settings of the mesh come from; all must have been heard before the first push.
+    pub(crate) mesh: Vec<Origin>,
+    pub(crate) debounce: Debounce,
+    pub(crate) guard: Guard,
+}
+
+impl Plan {
+    /// What must have been heard before the first snapshot is built.
+    pub(crate) fn waits_for(&self) -> impl Iterator<Item = &'static str> {
+        let objects = self.objects.iter().map(|origin| origin.objects());
+        objects.chain(self.mesh.iter().map(|origin| origin.mesh()))
+    }
+}
 
 /// Owner of the store.
 #[derive(Debug)]
 pub(crate) struct Writer {
     store: Store,
-    objects: SourceId,
-    mesh: SourceId,
+    objects: BTreeMap<Origin, Feed>,
+    mesh: BTreeMap<Origin, Feed>,
     plane: Arc<Plane>,
     debouncer: Debouncer,
+    guard: Guard,
+    /// A push that the guard holds back.
+    held: Option<Held>,
     started: std::time::Instant,
-    objects_synced: bool,
-    mesh_synced: bool,
     first_done: bool,
+}
+
+/// A source and whether it has been heard.
+#[derive(Debug)]
+struct Feed {
+    id: SourceId,
+    synced: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    due: Due,
+    since: Instant,
+    until: Instant,
+    loss: Loss,
 }
 
 impl Writer {
     /// A writer with an empty store.
-    pub(crate) fn new(plane: Arc<Plane>, debounce: Debounce, started: std::time::Instant) -> Self {
+    pub(crate) fn new(plane: Arc<Plane>, plan: &Plan, started: std::time::Instant) -> Self {
         let mut store = Store::new();
-        let objects = store.register("directories");
-        let mesh = store.register("mesh settings");
+        let mut feeds = |origins: &[Origin], what: &str| {
+            let mut origins = origins.to_vec();
+            origins.sort_unstable();
+            origins
+                .into_iter()
+                .map(|origin| {
+                    let id = store.register(format!("{}{what}", origin.name()));
+                    (origin, Feed { id, synced: false })
+                })
+                .collect()
+        };
         Self {
+            objects: feeds(&plan.objects, ""),
+            mesh: feeds(&plan.mesh, " (mesh settings)"),
             store,
-            objects,
-            mesh,
             plane,
-            debouncer: Debouncer::new(debounce),
+            debouncer: Debouncer::new(plan.debounce),
+            guard: plan.guard,
+            held: None,
             started,
-            objects_synced: false,
-            mesh_synced: false,
             first_done: false,
         }
     }
@@ -72,7 +149,12 @@ impl Writer {
             if let Some(due) = self.take_due() {
                 self.push(due).await?;
             }
-            let deadline = self.debouncer.deadline().filter(|_| self.first_done);
+            let held = self.held.as_ref().map(|held| held.until);
+            let deadline = [self.debouncer.deadline(), held]
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|_| self.first_done);
             tokio::select! {
                 biased;
                 input = inputs.recv() => match input {
@@ -86,24 +168,43 @@ impl Writer {
 
     fn take(&mut self, input: Input) {
         let request = match input {
-            Input::Objects(batch) => self.take_objects(batch),
-            Input::Mesh(update) => self.take_mesh(*update),
+            Input::Objects(origin, batch) => self.take_objects(origin, batch),
+            Input::Mesh(origin, update) => self.take_mesh(origin, *update),
             Input::Push => Request::because(Reason::Debug),
+            Input::ConfirmLoss => {
+                if let Some(held) = &mut self.held {
+                    held.until = Instant::now();
+                }
+                return;
+            }
         };
         if !request.reasons.is_empty() {
             self.debouncer.add(request, Instant::now());
         }
-        let diagnostics = self.store.diagnostics();
+        self.tell_findings();
+    }
+
+    fn tell_findings(&self) {
+        let mut diagnostics = self.store.diagnostics();
+        let held = self.held.as_ref();
+        diagnostics.extend(held.map(|held| guard::finding(held.loss, self.guard.time)));
         self.plane.set_input_diagnostics(diagnostics);
     }
 
-    fn take_objects(&mut self, batch: Batch) -> Request {
+    fn take_objects(&mut self, origin: Origin, batch: Batch) -> Request {
+        let Some(feed) = self.objects.get_mut(&origin) else {
+            return Request::default();
+        };
         let before = self.store.snapshot();
-        let applied = self.store.apply(self.objects, batch.changes);
-        self.store.set_diagnostics(self.objects, batch.diagnostics);
-        self.objects_synced |= batch.synced;
-        if self.objects_synced {
-            self.plane.readiness.done(OBJECTS);
+        let applied = self.store.apply(feed.id, batch.changes);
+        self.store.set_diagnostics(feed.id, batch.diagnostics);
+        feed.synced |= batch.synced;
+        if feed.synced {
+            self.plane.readiness.done(origin.objects());
+        } else {
+            self.plane
+                .readiness
+                .explain(origin.objects(), &batch.waiting_for.join("; "));
         }
         for key in &applied.changed {
             self.plane
@@ -114,8 +215,11 @@ impl Writer {
         Request::of(applied.changed)
     }
 
-    fn take_mesh(&mut self, update: MeshUpdate) -> Request {
+    fn take_mesh(&mut self, origin: Origin, update: MeshUpdate) -> Request {
         let mut request = Request::default();
+        let Some(feed) = self.mesh.get_mut(&origin) else {
+            return request;
+        };
         if let Some(mesh) = update.mesh
             && self.store.set_mesh(mesh)
         {
@@ -128,19 +232,20 @@ impl Writer {
             tracing::info!(target: "config", "networks of the mesh changed");
             request.reasons.insert(Reason::Networks, 1);
         }
-        self.store.set_diagnostics(self.mesh, update.diagnostics);
-        self.mesh_synced = true;
-        self.plane.readiness.done(MESH);
+        self.store.set_diagnostics(feed.id, update.diagnostics);
+        feed.synced = true;
+        self.plane.readiness.done(origin.mesh());
         request
     }
 
-    /// The first push waits for every source and for nothing else; later ones for quiet.
+    /// The first push waits for every source and for nothing else; later ones for quiet, and for the guard.
     fn take_due(&mut self) -> Option<Due> {
         let now = Instant::now();
         if self.first_done {
-            return self.debouncer.take(now);
+            let due = self.debouncer.take(now);
+            return self.guarded(due, now);
         }
-        if !(self.objects_synced && self.mesh_synced) {
+        if !self.objects.values().chain(self.mesh.values()).all(|feed| feed.synced) {
             return None;
         }
         let all = self.store.snapshot().objects.keys().cloned().collect();
@@ -153,6 +258,51 @@ impl Writer {
             request: first.request,
             ..waiting
         }))
+    }
+
+    /// What is due and what was held back, unless the guard holds it back now.
+    fn guarded(&mut self, due: Option<Due>, now: Instant) -> Option<Due> {
+        let waited = self.held.as_ref().is_some_and(|held| held.until <= now);
+        if due.is_none() && !waited {
+            return None;
+        }
+        let held = self.held.take();
+        let since = held.as_ref().map(|held| held.since);
+        let due = match (held, due) {
+            (Some(held), Some(due)) => held.due.and(due),
+            (Some(held), None) => held.due,
+            (None, due) => due?,
+        };
+        let loss = Loss::between(
+            &self.plane.snapshot(),
+            &self.store.snapshot(),
+            &due.request.changed,
+        );
+        match self.guard.decide(loss, since, now) {
+            Decision::Hold(until) if !waited => {
+                if since.is_none() {
+                    tracing::error!(target: "push", "{}", guard::finding(loss, self.guard.time));
+                }
+                self.held = Some(Held {
+                    due,
+                    since: since.unwrap_or(now),
+                    until,
+                    loss,
+                });
+                self.plane.metrics.held_back.set(1);
+                self.tell_findings();
+                None
+            }
+            _ => {
+                if since.is_some() {
+                    let why = if waited { "it has lasted, or was confirmed" } else { "the services are back" };
+                    tracing::warn!(target: "push", lost = loss.lost, before = loss.before, "pushing again after a loss of services: {why}");
+                    self.plane.metrics.held_back.set(0);
+                    self.tell_findings();
+                }
+                Some(due)
+            }
+        }
     }
 
     async fn push(&mut self, due: Due) -> Result<()> {
@@ -290,7 +440,8 @@ mod tests {
     fn plane() -> Arc<Plane> {
         let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
         let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
-        let readiness = Readiness::waiting_for([OBJECTS, MESH, FIRST_SNAPSHOT].map(str::to_owned));
+        let waits = [Origin::Files.objects(), Origin::Files.mesh(), FIRST_SNAPSHOT];
+        let readiness = Readiness::waiting_for(waits.map(str::to_owned));
         Arc::new(Plane::new(
             pilotfish_mesh::Settings::default(),
             readiness,
@@ -307,11 +458,26 @@ mod tests {
             .collect();
         let parsed = parse::documents(&text.join("---\n"), "x.yaml");
         let changes = parsed.objects.into_iter().map(Change::Upsert).collect();
-        Input::Objects(Batch {
-            changes,
-            diagnostics: Vec::new(),
-            synced: true,
-        })
+        Input::Objects(
+            Origin::Files,
+            Batch {
+                changes,
+                synced: true,
+                ..Batch::default()
+            },
+        )
+    }
+
+    fn plan(debounce: Debounce) -> Plan {
+        Plan {
+            objects: vec![Origin::Files],
+            mesh: vec![Origin::Files],
+            debounce,
+            guard: Guard {
+                percent: 50,
+                time: Duration::from_secs(30),
+            },
+        }
     }
 
     /// Time stands still unless everybody waits.
@@ -326,7 +492,8 @@ mod tests {
         };
         let mut generations = pilotfish_xds::Configuration::generation(&*plane);
         let writer = tokio::spawn(
-            Writer::new(Arc::clone(&plane), debounce, std::time::Instant::now()).run(received),
+            Writer::new(Arc::clone(&plane), &plan(debounce), std::time::Instant::now())
+                .run(received),
         );
         let start = Instant::now();
         inputs.send(objects(&["a"])).await.unwrap();
@@ -337,7 +504,7 @@ mod tests {
         );
         assert_eq!(services(&plane), 0);
 
-        inputs.send(Input::Mesh(Box::default())).await.unwrap();
+        inputs.send(Input::Mesh(Origin::Files, Box::default())).await.unwrap();
         generations.changed().await.unwrap();
         assert_eq!(start.elapsed(), Duration::from_secs(1), "not debounced");
         assert_eq!(services(&plane), 1);

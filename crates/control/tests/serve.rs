@@ -390,7 +390,7 @@ fn a_bad_start_says_what_to_do() {
         command
     };
     assert!(fails(&mut serve(&[]), 1).contains("--config-dir"));
-    assert!(fails(&mut serve(&["--kubeconfig", "x"]), 1).contains("later release"));
+    assert!(fails(&mut serve(&["--kubeconfig", "x"]), 1).contains("--kubeconfig"));
     assert!(fails(&mut serve(&["--config-dir", "/no/such"]), 1).contains("/no/such"));
     assert!(fails(&mut serve(&["--config-dri", &path]), 2).contains("--config-dir"));
     assert!(

@@ -19,7 +19,7 @@ mod tree;
 mod walk;
 mod watch;
 
-pub use mesh::{MeshUpdate, watch_mesh};
+pub use mesh::watch_mesh;
 use tree::{Look, Tree};
 use watch::Watch;
 

@@ -1,7 +1,9 @@
-//! Where objects come from: directories of YAML, and later Kubernetes and MCP.
+//! Where objects come from: directories of YAML, a Kubernetes cluster, and later MCP.
 
 pub mod files;
+pub mod kube;
 
+use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::{Change, Diagnostic};
 
 /// What a source has learned since its last batch.
@@ -13,4 +15,17 @@ pub struct Batch {
     pub diagnostics: Vec<Diagnostic>,
     /// Whether the source has read everything there was when it started. True from the first batch on for directories.
     pub synced: bool,
+    /// What it waits for, as long as it has not.
+    pub waiting_for: Vec<String>,
+}
+
+/// Mesh settings that were read again. `None`: not changed, or not usable, and the last good value stays in use.
+#[derive(Debug, Default)]
+pub struct MeshUpdate {
+    /// The mesh configuration, if it changed.
+    pub mesh: Option<MeshConfig>,
+    /// The networks, if they changed.
+    pub networks: Option<MeshNetworks>,
+    /// Everything that is wrong with the settings of this source now.
+    pub diagnostics: Vec<Diagnostic>,
 }

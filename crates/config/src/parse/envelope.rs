@@ -28,6 +28,20 @@ pub(super) struct ItemDefaults {
     api_version: Option<String>,
 }
 
+impl ItemDefaults {
+    /// Those of a kind, in the version that we prefer.
+    pub(super) fn of(kind: Kind) -> Self {
+        let version = kind.versions().first().copied().unwrap_or("v1");
+        Self {
+            kind: Some(kind.as_str().to_owned()),
+            api_version: Some(match kind.group() {
+                "" => version.to_owned(),
+                group => format!("{group}/{version}"),
+            }),
+        }
+    }
+}
+
 /// The items of a `List` or `PodList`; anything else is given back.
 pub(super) fn items(value: Value) -> Result<(ItemDefaults, Vec<Value>), Value> {
     let Value::Object(mut map) = value else {

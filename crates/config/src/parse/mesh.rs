@@ -16,13 +16,40 @@ const REFUSED: &str = "the file is not used; the last good settings stay";
 
 /// A mesh configuration laid over [`MeshConfig::standard`]; `None` if the text is unusable.
 pub fn mesh_config(text: &str, file: &str) -> (Option<MeshConfig>, Vec<Diagnostic>) {
-    let mut reader = Reader {
-        text,
-        file,
-        diagnostics: Vec::new(),
-    };
-    let mesh = reader.mesh_config();
-    (mesh, reader.diagnostics)
+    mesh_layers(&[Layer { text, name: file }])
+}
+
+/// One of several texts that make up a mesh configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// What findings name as its file.
+    pub name: &'a str,
+}
+
+/// A mesh configuration of several texts laid over [`MeshConfig::standard`], each over those before it; `None` if one is
+/// unusable.
+pub fn mesh_layers(layers: &[Layer<'_>]) -> (Option<MeshConfig>, Vec<Diagnostic>) {
+    let mut merged = serde_json::to_value(MeshConfig::standard()).unwrap_or_default();
+    let (mut mesh, mut diagnostics) = (Some(MeshConfig::standard()), Vec::new());
+    for layer in layers {
+        let mut reader = Reader {
+            text: layer.text,
+            file: layer.name,
+            diagnostics: Vec::new(),
+        };
+        let laid = reader.over(merged.clone());
+        diagnostics.extend(reader.diagnostics);
+        match laid {
+            Some((value, config)) => {
+                merged = value;
+                mesh = mesh.map(|_| config);
+            }
+            None => mesh = None,
+        }
+    }
+    (mesh, diagnostics)
 }
 
 /// The networks of a mesh; `None` if the text is unusable.
@@ -50,14 +77,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn mesh_config(&mut self) -> Option<MeshConfig> {
+    /// The text laid over other settings: as a value, for the next layer, and as the type.
+    fn over(&mut self, base: Value) -> Option<(Value, MeshConfig)> {
         let own = self.object()?;
         self.typed::<MeshConfig>(own.clone())?;
-        let own = camel_keys(own);
-        let standard = serde_json::to_value(MeshConfig::standard()).unwrap_or_default();
-        let merged = merge(standard, own);
-        let mesh = self.typed::<MeshConfig>(merged)?;
-        self.report(validate::mesh_config(&mesh)).then_some(mesh)
+        let merged = merge(base, camel_keys(own));
+        let mesh = self.typed::<MeshConfig>(merged.clone())?;
+        self.report(validate::mesh_config(&mesh))
+            .then_some((Value::Object(merged), mesh))
     }
 
     fn mesh_networks(&mut self) -> Option<MeshNetworks> {

@@ -14,6 +14,9 @@ use crate::kind::Kind;
 use crate::names;
 use crate::object::{Meta, ObjectKey, OwnerRef};
 
+/// What kubectl notes for itself: the whole object once more, as text.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Metadata that was read.
 #[derive(Debug)]
 pub(super) struct Read {
@@ -77,7 +80,7 @@ pub(super) fn read(value: Value, kind: Kind, scope: &mut Scope<'_>) -> Option<Re
     scope.unknown(unknown);
 
     let key = key(kind, &name, &namespace, scope);
-    let wire = match wire {
+    let mut wire = match wire {
         Ok(wire) => wire,
         Err(mismatch) => {
             scope.mismatch(mismatch);
@@ -98,6 +101,7 @@ pub(super) fn read(value: Value, kind: Kind, scope: &mut Scope<'_>) -> Option<Re
         }
         seconds.ok()
     });
+    wire.annotations.remove(LAST_APPLIED);
     let owner = wire
         .owner_references
         .into_iter()

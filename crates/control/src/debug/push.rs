@@ -276,8 +276,9 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::nodes::Nodes;
     use crate::readiness::Readiness;
+    use crate::guard::Guard;
     use crate::settings::{Debounce, Treatment};
-    use crate::writer::{Input, Writer};
+    use crate::writer::{Input, Origin, Plan, Writer};
 
     const MESH: &str = "
 apiVersion: v1
@@ -304,11 +305,14 @@ spec:
     fn objects(text: &str) -> Input {
         let read = parse::documents(text, "x.yaml");
         assert_eq!(read.diagnostics, []);
-        Input::Objects(Batch {
-            changes: read.objects.into_iter().map(Change::Upsert).collect(),
-            diagnostics: Vec::new(),
-            synced: true,
-        })
+        Input::Objects(
+            Origin::Files,
+            Batch {
+                changes: read.objects.into_iter().map(Change::Upsert).collect(),
+                synced: true,
+                ..Batch::default()
+            },
+        )
     }
 
     fn plane() -> (Arc<Plane>, Arc<Nodes>) {
@@ -398,9 +402,18 @@ spec:
         };
         let (inputs, received) = mpsc::channel(4);
         let mut generations = pilotfish_xds::Configuration::generation(&*plane);
-        tokio::spawn(Writer::new(Arc::clone(&plane), debounce, Instant::now()).run(received));
+        let plan = Plan {
+            objects: vec![Origin::Files],
+            mesh: vec![Origin::Files],
+            debounce,
+            guard: Guard {
+                percent: 0,
+                time: Duration::ZERO,
+            },
+        };
+        tokio::spawn(Writer::new(Arc::clone(&plane), &plan, Instant::now()).run(received));
         inputs.send(objects(MESH)).await.unwrap();
-        inputs.send(Input::Mesh(Box::default())).await.unwrap();
+        inputs.send(Input::Mesh(Origin::Files, Box::default())).await.unwrap();
         generations.changed().await.unwrap();
         let mut clients = [
             Client::connect(address, "a").await,

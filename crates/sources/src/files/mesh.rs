@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::{Diagnostic, Origin, parse};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -13,17 +12,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::Options;
 use super::walk::Stat;
 use super::watch::Watch;
-
-/// Mesh settings that were read again. `None`: not changed, or not usable, and the last good value stays in use.
-#[derive(Debug, Default)]
-pub struct MeshUpdate {
-    /// The mesh configuration, if it changed.
-    pub mesh: Option<MeshConfig>,
-    /// The networks, if they changed.
-    pub networks: Option<MeshNetworks>,
-    /// Everything that is wrong with the two files now.
-    pub diagnostics: Vec<Diagnostic>,
-}
+use crate::MeshUpdate;
 
 /// Reads and watches the mesh settings until the receiver is dropped. The first update is sent at once.
 ///

@@ -145,6 +145,7 @@ impl Tree {
             changes,
             diagnostics,
             synced: false,
+            waiting_for: Vec::new(),
         })
     }
 

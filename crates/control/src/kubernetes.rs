@@ -1,0 +1,94 @@
+//! The Kubernetes source: what to read, starting it, and the page about it.
+
+use anyhow::{Context, Result};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use pilotfish_sources::kube::{
+    self, Access, ClusterSource, Link, MeshMaps, Status, Timing, WatchStatus,
+};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::http::{Pages, json};
+use crate::serve::pass_on;
+use crate::writer::{Input, Origin};
+
+/// Which cluster is read, and what of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kubernetes {
+    pub(crate) access: Access,
+    /// The namespace of the control plane.
+    pub(crate) namespace: String,
+    /// The revision of the control plane; empty if it has none.
+    pub(crate) revision: String,
+    /// A ConfigMap with settings of the mesh, over which those of the installation are laid.
+    pub(crate) shared_mesh_config: Option<String>,
+    /// Whether the mesh configuration comes from the cluster.
+    pub(crate) mesh: bool,
+    /// Whether the networks do.
+    pub(crate) networks: bool,
+}
+
+impl Kubernetes {
+    /// Starts reading. Fails only if it is not known where from: a server that is not there is waited for.
+    pub(crate) async fn start(
+        &self,
+        status: Status,
+        inputs: &mpsc::Sender<Input>,
+        vital: &mut JoinSet<Result<()>>,
+    ) -> Result<()> {
+        let link = Link::new(self.access.clone()).await?;
+        tracing::info!(target: "kube", "reading the cluster of {}", link.server());
+        let timing = Timing::default();
+        if self.mesh || self.networks {
+            let maps = MeshMaps {
+                namespace: self.namespace.clone(),
+                revision: self.revision.clone(),
+                shared: self.shared_mesh_config.clone(),
+                mesh: self.mesh,
+                networks: self.networks,
+            };
+            let (updates, received) = mpsc::channel(4);
+            let watching = kube::watch_mesh(link.clone(), maps, timing.clone(), status.clone(), updates);
+            vital.spawn(async move {
+                watching
+                    .await
+                    .context("reading the mesh configuration of the cluster failed")
+            });
+            vital.spawn(pass_on(received, inputs.clone(), |update| {
+                Input::Mesh(Origin::Kubernetes, Box::new(update))
+            }));
+        }
+        let source = ClusterSource::new(link, &self.revision, timing, status);
+        let (batches, received) = mpsc::channel(4);
+        vital.spawn(async move { source.run(batches).await.context("reading the cluster failed") });
+        vital.spawn(pass_on(received, inputs.clone(), |batch| {
+            Input::Objects(Origin::Kubernetes, batch)
+        }));
+        Ok(())
+    }
+}
+
+/// A watch as the page shows it.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    watch: WatchStatus,
+    since: Option<String>,
+}
+
+/// How it goes with each watch.
+pub(crate) async fn page(State(pages): State<Pages>) -> Response {
+    let Some(status) = &pages.kubernetes else {
+        return "no Kubernetes cluster is read\n".into_response();
+    };
+    let shown = |watch: WatchStatus| Shown {
+        since: Timestamp::try_from(watch.since)
+            .ok()
+            .map(|time| time.to_string()),
+        watch,
+    };
+    json(&status.watches().into_iter().map(shown).collect::<Vec<_>>())
+}

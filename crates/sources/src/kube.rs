@@ -1,0 +1,166 @@
+//! Objects and mesh settings from the API server of a Kubernetes cluster.
+//!
+//! One task a kind lists and watches ([`follow`]) and knows which objects there are ([`keeper`]); one collector knows who
+//! has synced and what is wrong ([`collector`]), and is the only one to send batches.
+
+use std::time::{Duration, Instant};
+
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::Batch;
+
+mod ages;
+mod backoff;
+mod collector;
+mod follow;
+mod keeper;
+mod kinds;
+mod link;
+mod mesh;
+mod share;
+mod status;
+mod wire;
+
+use collector::Collector;
+pub use follow::Timing;
+use follow::{Condition, Follower, Keep, Resources};
+use keeper::{Keeper, Part};
+pub use link::{Access, Link};
+pub use mesh::{MeshMaps, watch_mesh};
+pub use status::{State, Status, WatchStatus};
+use wire::Fault;
+
+/// How often it is looked whether a watch has been down for too long.
+const TICK: Duration = Duration::from_secs(2);
+/// How many changes are told at a time, about.
+const BATCH: usize = 10_000;
+
+/// Reads all kinds of one cluster.
+#[derive(Debug)]
+pub struct ClusterSource {
+    link: Link,
+    revision: String,
+    timing: Timing,
+    status: Status,
+}
+
+impl ClusterSource {
+    /// Objects that are labelled with another revision are left out.
+    pub fn new(link: Link, revision: &str, timing: Timing, status: Status) -> Self {
+        Self {
+            link,
+            revision: revision.to_owned(),
+            timing,
+            status,
+        }
+    }
+
+    /// Reads and watches until the receiver is dropped. Batches are sent as things are learned; nothing is complete before
+    /// one of them is synced.
+    pub async fn run(self, batches: mpsc::Sender<Batch>) -> anyhow::Result<()> {
+        let (reports, mut received) = mpsc::channel(256);
+        // Ends with this function, and all the tasks with it.
+        let mut tasks = JoinSet::new();
+        let resources = watch::Sender::new(Resources::default());
+        let mut rows = Vec::new();
+        for (index, kind) in kinds::watched().enumerate() {
+            rows.push(self.status.add(kind.to_string()));
+            let place = kinds::place(kind);
+            let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone());
+            let (link, timing) = (self.link.clone(), self.timing.clone());
+            let known = resources.subscribe();
+            tasks.spawn(async move {
+                Follower::new(&link, &place, &mut keep, &timing, known)
+                    .run()
+                    .await;
+            });
+        }
+        let (link, timing) = (self.link.clone(), self.timing.clone());
+        tasks.spawn(async move {
+            let known = resources.subscribe();
+            let mut definitions = Definitions { resources };
+            let place = kinds::definitions();
+            Follower::new(&link, &place, &mut definitions, &timing, known)
+                .run()
+                .await;
+        });
+
+        let mut collector = Collector::new(self.link.server(), kinds::watched());
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                Some((index, news)) = received.recv() => {
+                    let mut next = Some((index, news));
+                    while let Some((index, news)) = next {
+                        let now = Instant::now();
+                        if let (Some((state, reason, objects)), Some(row)) =
+                            (collector.take(index, news, now), rows.get(index))
+                        {
+                            self.status.set(*row, state, reason, objects);
+                        }
+                        next = if collector.waiting() < BATCH { received.try_recv().ok() } else { None };
+                    }
+                }
+                _ = tick.tick() => {}
+                () = batches.closed() => return Ok(()),
+            }
+            if let Some(batch) = collector.batch(Instant::now()) {
+                let (changes, findings) = (batch.changes.len(), batch.diagnostics.len());
+                tracing::debug!(target: "kube", changes, findings, synced = batch.synced, "the cluster was read");
+                if batches.send(batch).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Tells the tasks of kinds that are not there when a CRD comes or goes.
+struct Definitions {
+    resources: watch::Sender<Resources>,
+}
+
+impl Definitions {
+    fn changed(&self) {
+        self.resources
+            .send_modify(|resources| resources.changes += 1);
+    }
+}
+
+impl Keep for Definitions {
+    fn begin(&mut self) {}
+
+    fn item(&mut self, _: &RawValue) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn complete(&mut self) {
+        self.changed();
+    }
+
+    fn upsert(&mut self, _: &RawValue) -> Result<(), Fault> {
+        self.changed();
+        Ok(())
+    }
+
+    fn delete(&mut self, _: &RawValue) -> Result<(), Fault> {
+        self.changed();
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        true
+    }
+
+    fn report(&mut self, condition: Condition) {
+        let watched = condition == Condition::Live;
+        self.resources.send_if_modified(|resources| {
+            resources.watched = watched;
+            false
+        });
+    }
+
+    async fn flush(&mut self) {}
+}

@@ -1,0 +1,246 @@
+//! What is known of a cluster as a whole: who has synced, what is wrong, and what is to be told. Plain code without clock:
+//! whoever calls says what time it is.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey};
+
+use super::follow::Condition;
+use super::keeper::News;
+use super::status::State;
+use crate::Batch;
+
+/// How long a watch may be down before it is a finding: every watch ends now and then.
+const DOWN_FOR: Duration = Duration::from_secs(10);
+/// How many kinds are named in one finding.
+const NAMED: usize = 5;
+
+/// Collects the news of all kinds.
+#[derive(Debug)]
+pub(super) struct Collector {
+    server: String,
+    kinds: Vec<KindState>,
+    findings: BTreeMap<ObjectKey, Vec<Diagnostic>>,
+    changes: Vec<Change>,
+    /// What was last told, apart from changes.
+    told: Option<(Vec<Diagnostic>, Vec<String>)>,
+}
+
+#[derive(Debug)]
+struct KindState {
+    kind: Kind,
+    condition: Option<Condition>,
+    /// Whether it was once known what there is.
+    synced: bool,
+    objects: usize,
+    down_since: Option<Instant>,
+}
+
+impl KindState {
+    fn state(&self) -> State {
+        match &self.condition {
+            Some(Condition::Live) => State::Live,
+            Some(Condition::Absent) => State::Absent,
+            Some(Condition::Forbidden(_)) => State::Forbidden,
+            Some(Condition::Down(_)) if self.synced => State::Down,
+            Some(Condition::Down(_)) | None => State::Waiting,
+        }
+    }
+
+    fn reason(&self) -> &str {
+        match &self.condition {
+            Some(Condition::Forbidden(reason) | Condition::Down(reason)) => reason,
+            _ => "",
+        }
+    }
+}
+
+impl Collector {
+    pub(super) fn new(server: &str, kinds: impl IntoIterator<Item = Kind>) -> Self {
+        let state = |kind| KindState {
+            kind,
+            condition: None,
+            synced: false,
+            objects: 0,
+            down_since: None,
+        };
+        Self {
+            server: server.to_owned(),
+            kinds: kinds.into_iter().map(state).collect(),
+            findings: BTreeMap::new(),
+            changes: Vec::new(),
+            told: None,
+        }
+    }
+
+    /// Takes in what the task of a kind has learned; returns how that kind is now, for the status.
+    pub(super) fn take(&mut self, index: usize, news: News, now: Instant) -> Option<(State, &str, usize)> {
+        for (key, diagnostics) in news.findings {
+            if diagnostics.is_empty() {
+                self.findings.remove(&key);
+            } else {
+                self.findings.insert(key, diagnostics);
+            }
+        }
+        self.changes.extend(news.changes);
+        let kind = self.kinds.get_mut(index)?;
+        kind.objects = news.objects;
+        if let Some(condition) = news.condition {
+            match &condition {
+                Condition::Down(_) => drop(kind.down_since.get_or_insert(now)),
+                _ => {
+                    kind.down_since = None;
+                    kind.synced = true;
+                }
+            }
+            kind.condition = Some(condition);
+        }
+        Some((kind.state(), kind.reason(), kind.objects))
+    }
+
+    fn is_synced(&self) -> bool {
+        self.kinds.iter().all(|kind| kind.synced)
+    }
+
+    /// How many changes wait to be told.
+    pub(super) fn waiting(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// What there is to tell since the last time.
+    pub(super) fn batch(&mut self, now: Instant) -> Option<Batch> {
+        let (diagnostics, waiting_for) = (self.diagnostics(now), self.waiting_for());
+        let same = self.told.as_ref().is_some_and(|(told, waited)| {
+            *told == diagnostics && *waited == waiting_for
+        });
+        if same && self.changes.is_empty() {
+            return None;
+        }
+        self.told = Some((diagnostics.clone(), waiting_for.clone()));
+        Some(Batch {
+            changes: std::mem::take(&mut self.changes),
+            diagnostics,
+            synced: self.is_synced(),
+            waiting_for,
+        })
+    }
+
+    /// What is not read yet, and why.
+    fn waiting_for(&self) -> Vec<String> {
+        let missing: Vec<&KindState> = self.kinds.iter().filter(|kind| !kind.synced).collect();
+        let reason = missing.iter().map(|kind| kind.reason()).find(|r| !r.is_empty());
+        let why = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+        if missing.len() == self.kinds.len() {
+            return vec![format!("the API server {}{why}", self.server)];
+        }
+        missing
+            .iter()
+            .map(|kind| match kind.reason() {
+                "" => kind.kind.to_string(),
+                reason => format!("{} ({reason})", kind.kind),
+            })
+            .collect()
+    }
+
+    fn diagnostics(&self, now: Instant) -> Vec<Diagnostic> {
+        let mut all: Vec<Diagnostic> = self.findings.values().flatten().cloned().collect();
+        for kind in &self.kinds {
+            if let Some(Condition::Forbidden(reason)) = &kind.condition {
+                let effect = if kind.objects == 0 {
+                    format!("no {} of the cluster is in effect; it is tried again", kind.kind)
+                } else {
+                    format!("what was last known of {} stays in effect; it is tried again", kind.kind)
+                };
+                let reason = format!("{} may not be read: {reason}", kind.kind.plural());
+                all.push(Diagnostic::error("forbidden", reason, effect));
+            }
+        }
+        let down: Vec<&KindState> = self
+            .kinds
+            .iter()
+            .filter(|kind| kind.synced)
+            .filter(|kind| kind.down_since.is_some_and(|since| now.duration_since(since) >= DOWN_FOR))
+            .collect();
+        if let Some(first) = down.first() {
+            let names: Vec<&str> = down.iter().take(NAMED).map(|kind| kind.kind.as_str()).collect();
+            let more = down.len().saturating_sub(NAMED);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more kinds") };
+            let reason = format!(
+                "the API server {} cannot be watched for {}{more}: {}",
+                self.server,
+                names.join(", "),
+                first.reason()
+            );
+            let effect = "what was last known stays in effect; it is tried again";
+            all.push(Diagnostic::warning("watch-down", reason, effect));
+        }
+        all.sort();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(condition: Condition) -> News {
+        News {
+            condition: Some(condition),
+            ..News::default()
+        }
+    }
+
+    fn down(reason: &str) -> News {
+        news(Condition::Down(reason.to_owned()))
+    }
+
+    #[test]
+    fn synced_means_every_kind() {
+        let kinds = [Kind::Service, Kind::Pod, Kind::Sidecar, Kind::Gateway];
+        let (mut collector, now) = (Collector::new("https://api", kinds), Instant::now());
+        let batch = collector.batch(now).unwrap();
+        assert!(!batch.synced);
+        assert_eq!(batch.waiting_for, ["the API server https://api"]);
+        collector.take(0, down("connection refused"), now);
+        let batch = collector.batch(now).unwrap();
+        assert_eq!(batch.waiting_for, ["the API server https://api (connection refused)"]);
+
+        collector.take(0, news(Condition::Live), now);
+        collector.take(2, news(Condition::Absent), now);
+        collector.take(3, news(Condition::Forbidden("no".to_owned())), now);
+        let batch = collector.batch(now).unwrap();
+        assert_eq!((batch.synced, batch.waiting_for), (false, vec!["Pod".to_owned()]));
+        assert_eq!(batch.diagnostics.len(), 1);
+        assert_eq!(batch.diagnostics[0].code, "forbidden");
+        collector.take(1, news(Condition::Live), now);
+        let batch = collector.batch(now).unwrap();
+        assert!(batch.synced && batch.waiting_for.is_empty());
+        assert!(collector.batch(now).is_none(), "nothing new");
+
+        // Once synced, it stays so; a watch that is down for long is a finding.
+        collector.take(0, down("gone"), now);
+        assert!(collector.batch(now).is_none());
+        let batch = collector.batch(now + DOWN_FOR).unwrap();
+        assert!(batch.synced && batch.changes.is_empty());
+        assert!(batch.diagnostics.iter().any(|d| d.code == "watch-down" && d.reason.contains("gone")));
+        collector.take(0, news(Condition::Live), now);
+        assert_eq!(collector.batch(now).unwrap().diagnostics.len(), 1);
+    }
+
+    #[test]
+    fn a_finding_stays_until_its_object_is_good_or_gone() {
+        let (mut collector, now) = (Collector::new("x", [Kind::Sidecar]), Instant::now());
+        let key = ObjectKey::new(Kind::Sidecar, "a", "b");
+        let wrong = |found: Vec<Diagnostic>| News {
+            findings: vec![(key.clone(), found)],
+            ..News::default()
+        };
+        collector.take(0, wrong(vec![Diagnostic::error("x", "y", "z")]), now);
+        assert_eq!(collector.batch(now).unwrap().diagnostics.len(), 1);
+        collector.take(0, news(Condition::Live), now);
+        assert_eq!(collector.batch(now).unwrap().diagnostics.len(), 1);
+        collector.take(0, wrong(Vec::new()), now);
+        assert_eq!(collector.batch(now).unwrap().diagnostics, []);
+    }
+}

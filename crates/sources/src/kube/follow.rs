@@ -1,0 +1,462 @@
+//! Lists and watches one resource, for ever. What is done with the objects is up to a [`Keep`].
+//!
+//! This is written on kube-rs' client and not on its watcher, since the watcher hides what the rules here need: the version
+//! of a list (is it older than what was seen?), bookmarks (is the watch alive?) and the form of an error.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use super::ages::{Ages, Verdict};
+use super::backoff::Backoff;
+use super::link::Link;
+use super::wire::{self, Event, Fault, Lines};
+
+const JSON: &str = "application/json";
+/// How often a resource that the server does not have is looked for, if nobody tells when that may have changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long the server must deny a resource that had objects, until they are believed to be gone.
+const GONE_FOR: Duration = Duration::from_secs(5);
+/// A watch that ends sooner than this has not worked.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// How the API server is asked.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    /// A watch that says nothing for so long is ended. Servers send a bookmark every minute.
+    pub silence: Duration,
+    /// How long a watch lasts at least, and at most twice; the server ends it.
+    pub watch: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            silence: Duration::from_secs(90),
+            watch: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What is read.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// Paths without query, one for each version that will do, the best first.
+    pub(super) paths: Vec<String>,
+    /// Selects some objects, on the server.
+    pub(super) field_selector: Option<String>,
+    /// How many objects are asked for at a time, if the list cannot be streamed.
+    pub(super) page: usize,
+    /// Whether the resource may be missing, as one may whose CRD is not installed.
+    pub(super) optional: bool,
+    /// What to accept instead of whole objects.
+    pub(super) accept: Option<&'static str>,
+}
+
+/// What is known of the resources that a server has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Resources {
+    /// Differs whenever one may have come or gone.
+    pub(super) changes: u64,
+    /// Whether it would be noticed.
+    pub(super) watched: bool,
+}
+
+/// What becomes of what was read. `flush` passes on what was learned; nothing is learned from half a list.
+pub(super) trait Keep: Send {
+    /// A list begins; what an earlier, incomplete one said is forgotten.
+    fn begin(&mut self);
+    /// An object of the list.
+    fn item(&mut self, object: &RawValue) -> Result<(), Fault>;
+    /// The list was complete: what is not in it is gone.
+    fn complete(&mut self);
+    /// An object is new or has changed.
+    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault>;
+    /// An object is gone.
+    fn delete(&mut self, object: &RawValue) -> Result<(), Fault>;
+    /// Whether there is any object now.
+    fn is_empty(&self) -> bool;
+    /// How the connection is.
+    fn report(&mut self, condition: Condition);
+    /// Passes on what was learned.
+    fn flush(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// How it goes with a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// Listed and watched.
+    Live,
+    /// The server has no such resource.
+    Absent,
+    /// We may not read it.
+    Forbidden(String),
+    /// Not read, or not watched any more.
+    Down(String),
+}
+
+/// Why a watch ended.
+enum End {
+    /// The server ended it in good order.
+    Closed,
+    /// It did not work.
+    Fault(Fault),
+    /// The list was from the past.
+    Older(u64),
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Reads one resource until nobody wants it any more.
+pub(super) struct Follower<'a, K> {
+    link: &'a Link,
+    place: &'a Place,
+    keep: &'a mut K,
+    timing: &'a Timing,
+    resources: watch::Receiver<Resources>,
+    ages: Ages,
+    /// Which of the paths is in use.
+    path: usize,
+    /// Whether the server streams lists.
+    streams: bool,
+    /// From where to go on.
+    resume: Option<u64>,
+    /// Whether the current attempt got anywhere.
+    progress: bool,
+}
+
+impl<'a, K: Keep> Follower<'a, K> {
+    pub(super) fn new(
+        link: &'a Link,
+        place: &'a Place,
+        keep: &'a mut K,
+        timing: &'a Timing,
+        resources: watch::Receiver<Resources>,
+    ) -> Self {
+        Self {
+            link,
+            place,
+            keep,
+            timing,
+            resources,
+            ages: Ages::default(),
+            path: 0,
+            streams: true,
+            resume: None,
+            progress: false,
+        }
+    }
+
+    /// Does not return; whoever starts it ends it by dropping it.
+    pub(super) async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        let mut absent_since: Option<Instant> = None;
+        // How many of the paths in a row were not there.
+        let mut absent = 0;
+        loop {
+            let began = Instant::now();
+            self.resources.mark_unchanged();
+            let (client, generation) = self.link.client();
+            self.progress = false;
+            let end = match self.resume {
+                Some(version) => self.watch(&client, version).await,
+                None => self.list_and_watch(&client).await,
+            };
+            let Err(end) = end;
+            self.keep.flush().await;
+            if self.progress {
+                backoff.reset();
+                absent_since = None;
+                absent = 0;
+            }
+            let chance = rand::rng().random::<f64>();
+            let fault = match end {
+                End::Closed if self.progress || began.elapsed() >= SHORT => continue,
+                End::Closed => Fault::Failed("watches end as soon as they begin".to_owned()),
+                End::Older(version) => {
+                    self.resume = None;
+                    Fault::Behind(format!(
+                        "the server answers from the past, with version {version} where {} was seen",
+                        self.ages.newest()
+                    ))
+                }
+                End::Fault(fault) => fault,
+            };
+            let (condition, wait) = match &fault {
+                Fault::Expired(reason) => {
+                    self.resume = None;
+                    // A version that has expired says nothing about the server's health: a new list is due at once.
+                    let wait = if self.progress { Duration::ZERO } else { backoff.next(chance) };
+                    tracing::debug!(target: "kube", path = self.path(), reason, "listing again");
+                    self.wait(wait).await;
+                    continue;
+                }
+                Fault::Behind(reason) => {
+                    self.resume = None;
+                    self.ages.behind(Instant::now());
+                    (Condition::Down(reason.clone()), backoff.next(chance))
+                }
+                Fault::Absent(reason) if self.place.optional => {
+                    self.resume = None;
+                    self.path = (self.path + 1) % self.place.paths.len();
+                    absent += 1;
+                    if absent < self.place.paths.len() {
+                        continue;
+                    }
+                    (absent, self.path) = (0, 0);
+                    let since = *absent_since.get_or_insert_with(Instant::now);
+                    if self.keep.is_empty() || since.elapsed() >= GONE_FOR {
+                        // An empty list: what there was is gone.
+                        self.keep.begin();
+                        self.keep.complete();
+                        self.ages = Ages::default();
+                        self.keep.report(Condition::Absent);
+                        self.keep.flush().await;
+                        if self.until_resources_change(backoff.next(chance)).await {
+                            backoff.reset();
+                        }
+                        continue;
+                    }
+                    (Condition::Down(reason.clone()), Duration::from_secs(1))
+                }
+                Fault::Forbidden(reason) => {
+                    self.path = 0;
+                    self.resume = None;
+                    (Condition::Forbidden(reason.clone()), backoff.next(chance))
+                }
+                Fault::Unauthorized(reason) | Fault::Unreachable(reason) => {
+                    self.link.renew(generation).await;
+                    (Condition::Down(reason.clone()), backoff.next(chance))
+                }
+                Fault::Busy(reason, asked) => {
+                    let wait = asked.unwrap_or_default().max(backoff.next(chance));
+                    (Condition::Down(reason.clone()), wait)
+                }
+                Fault::Unsupported(reason) | Fault::Failed(reason) | Fault::Absent(reason) => {
+                    (Condition::Down(reason.clone()), backoff.next(chance))
+                }
+            };
+            tracing::debug!(target: "kube", path = self.path(), reason = fault.reason(), ?wait, "trying again");
+            self.keep.report(condition);
+            self.keep.flush().await;
+            self.wait(wait).await;
+        }
+    }
+
+    async fn wait(&self, time: Duration) {
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
+    /// Waits, unless somebody says sooner that resources have changed; true in that case.
+    async fn until_resources_change(&mut self, wait: Duration) -> bool {
+        let wait = if self.resources.borrow().watched {
+            wait
+        } else {
+            wait.min(LOOK_AGAIN)
+        };
+        // If nobody can tell any more, time decides.
+        tokio::time::timeout(wait, self.resources.changed())
+            .await
+            .is_ok_and(|told| told.is_ok())
+    }
+
+    fn path(&self) -> &str {
+        self.place.paths.get(self.path).map_or("", String::as_str)
+    }
+
+    fn accept(&self) -> &'static str {
+        self.place.accept.unwrap_or(JSON)
+    }
+
+    fn address(&self, query: &[(&str, &str)]) -> String {
+        let mut address = self.path().to_owned();
+        let selector = self.place.field_selector.as_deref();
+        let all = query
+            .iter()
+            .copied()
+            .chain(selector.map(|selector| ("fieldSelector", selector)));
+        for (index, (key, value)) in all.enumerate() {
+            address.push(if index == 0 { '?' } else { '&' });
+            address.push_str(key);
+            address.push('=');
+            address.push_str(&escape(value));
+        }
+        address
+    }
+
+    /// Time-outs of watches differ, so that they do not all end together.
+    fn watch_seconds(&self) -> String {
+        let seconds = self.timing.watch.as_secs_f64() * rand::rng().random_range(1.0..2.0);
+        format!("{}", seconds.ceil())
+    }
+
+    async fn list_and_watch(&mut self, client: &kube::Client) -> Result<Infallible, End> {
+        if self.streams {
+            match self.stream(client).await {
+                Err(End::Fault(Fault::Unsupported(reason))) => {
+                    tracing::debug!(target: "kube", path = self.path(), reason, "lists are not streamed");
+                    self.streams = false;
+                }
+                other => return other,
+            }
+        }
+        let version = self.list(client).await?;
+        self.watch(client, version).await
+    }
+
+    /// A list in pages; they are all of one version.
+    async fn list(&mut self, client: &kube::Client) -> Result<u64, End> {
+        self.keep.begin();
+        let (limit, mut token) = (self.place.page.to_string(), String::new());
+        loop {
+            let mut query = vec![("limit", limit.as_str())];
+            if !token.is_empty() {
+                query.push(("continue", token.as_str()));
+            }
+            let bytes = wire::fetch(client, &self.address(&query), self.accept()).await?;
+            let page = wire::page(&bytes)?;
+            for object in page.items.iter().flatten() {
+                self.keep.item(object)?;
+            }
+            if page.metadata.r#continue.is_empty() {
+                let version = page.version();
+                self.listed(version).await?;
+                return Ok(version);
+            }
+            token = page.metadata.r#continue;
+        }
+    }
+
+    /// A complete list replaces what is known, if it is not from the past.
+    async fn listed(&mut self, version: u64) -> Result<(), End> {
+        let newest = self.ages.newest();
+        match self.ages.judge(version, Instant::now()) {
+            Verdict::Older => return Err(End::Older(version)),
+            Verdict::Restored => tracing::warn!(
+                target: "kube",
+                "{} is at version {version} where {newest} was seen, and stays there: the cluster seems to have been restored \
+                 from a backup, so what it says now counts",
+                self.path()
+            ),
+            Verdict::Current => {}
+        }
+        self.keep.complete();
+        self.live(version).await;
+        Ok(())
+    }
+
+    /// Everything up to `version` is known.
+    async fn live(&mut self, version: u64) {
+        self.progress = true;
+        self.ages.saw(version);
+        self.resume = Some(version);
+        self.keep.report(Condition::Live);
+        self.keep.flush().await;
+    }
+
+    /// A watch that begins with everything there is.
+    async fn stream(&mut self, client: &kube::Client) -> Result<Infallible, End> {
+        let seconds = self.watch_seconds();
+        let address = self.address(&[
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("sendInitialEvents", "true"),
+            ("resourceVersionMatch", "NotOlderThan"),
+            ("timeoutSeconds", &seconds),
+        ]);
+        let mut lines = Lines::open(client, &address, self.accept()).await?;
+        self.keep.begin();
+        while let Some(line) = lines.next(self.timing.silence).await? {
+            match wire::event(&line)? {
+                Event::Upsert(object) => self.keep.item(object)?,
+                Event::Bookmark {
+                    version,
+                    initial: true,
+                } => {
+                    self.listed(version).await?;
+                    return self.events(&mut lines).await;
+                }
+                Event::Bookmark { .. } => {}
+                Event::Delete(_) => {
+                    let reason = "a deletion in the middle of a list".to_owned();
+                    return Err(Fault::Failed(reason).into());
+                }
+            }
+        }
+        Err(Fault::Failed("the list ended early".to_owned()).into())
+    }
+
+    /// A watch that begins after `version`.
+    async fn watch(&mut self, client: &kube::Client, version: u64) -> Result<Infallible, End> {
+        let (version, seconds) = (version.to_string(), self.watch_seconds());
+        let address = self.address(&[
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", &version),
+            ("timeoutSeconds", &seconds),
+        ]);
+        let mut lines = Lines::open(client, &address, self.accept()).await?;
+        self.keep.report(Condition::Live);
+        self.keep.flush().await;
+        self.events(&mut lines).await
+    }
+
+    async fn events(&mut self, lines: &mut Lines) -> Result<Infallible, End> {
+        while let Some(line) = lines.next(self.timing.silence).await? {
+            let event = wire::event(&line)?;
+            let version = match &event {
+                Event::Bookmark { version, .. } => *version,
+                Event::Upsert(object) | Event::Delete(object) => wire::head(object)?.version(),
+            };
+            if version < self.ages.newest() {
+                return Err(End::Older(version));
+            }
+            match event {
+                Event::Upsert(object) => self.keep.upsert(object)?,
+                Event::Delete(object) => self.keep.delete(object)?,
+                Event::Bookmark { .. } => {}
+            }
+            self.progress = true;
+            self.ages.saw(version);
+            self.resume = Some(version);
+            if !lines.has_more() {
+                self.keep.flush().await;
+            }
+        }
+        Err(End::Closed)
+    }
+}
+
+/// Text as part of a query.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_escaped() {
+        assert_eq!(escape("type!=a/b,x=1"), "type%21%3Da%2Fb%2Cx%3D1");
+        assert_eq!(escape("istio-1.2_x~"), "istio-1.2_x~");
+    }
+}

@@ -1,0 +1,335 @@
+//! What is known of one kind, and what changes.
+
+use std::collections::BTreeMap;
+
+use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey, parse};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use super::follow::{Condition, Keep};
+use super::kinds;
+use super::share::Shared;
+use super::wire::{self, Fault};
+
+/// What a task has learned since it last reported.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub(super) changes: Vec<Change>,
+    /// What is wrong with objects now; an empty list if nothing is any more.
+    pub(super) findings: Vec<(ObjectKey, Vec<Diagnostic>)>,
+    /// How the connection is, if that has changed.
+    pub(super) condition: Option<Condition>,
+    /// How many objects there are.
+    pub(super) objects: usize,
+}
+
+impl News {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.findings.is_empty() && self.condition.is_none()
+    }
+}
+
+/// Which part of an object is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// What translation may need.
+    Useful,
+    /// All of it.
+    Whole,
+}
+
+/// Owns the keys of one kind. The objects go on to the collector; of each, the version stays, so that a list costs only
+/// what differs from what is known.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    kind: Kind,
+    part: Part,
+    revision: String,
+    /// Objects that were passed on or refused, with their versions.
+    known: BTreeMap<ObjectKey, u64>,
+    /// A list that is not complete yet.
+    list: Option<List>,
+    news: News,
+    condition: Option<Condition>,
+    shared: Shared,
+    index: usize,
+    reports: mpsc::Sender<(usize, News)>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    seen: BTreeMap<ObjectKey, u64>,
+    changes: Vec<Change>,
+    findings: Vec<(ObjectKey, Vec<Diagnostic>)>,
+}
+
+/// What an object came to.
+enum Read {
+    /// Not one that is kept.
+    Skipped(ObjectKey),
+    /// Usable.
+    Used(Change, Vec<Diagnostic>),
+    /// Not usable: the last good version stays.
+    Refused(ObjectKey, Vec<Diagnostic>),
+}
+
+impl Keeper {
+    /// Reports as number `index`.
+    pub(super) fn new(
+        kind: Kind,
+        part: Part,
+        revision: &str,
+        index: usize,
+        reports: mpsc::Sender<(usize, News)>,
+    ) -> Self {
+        Self {
+            kind,
+            part,
+            revision: revision.to_owned(),
+            known: BTreeMap::new(),
+            list: None,
+            news: News::default(),
+            condition: None,
+            shared: Shared::default(),
+            index,
+            reports,
+        }
+    }
+
+    fn key(&self, head: &wire::Head) -> ObjectKey {
+        let key = ObjectKey::new(
+            self.kind,
+            head.metadata.namespace.as_str(),
+            head.metadata.name.as_str(),
+        );
+        // The key that is there already shares its strings with the store.
+        self.known
+            .get_key_value(&key)
+            .map_or(key, |(known, _)| known.clone())
+    }
+
+    fn read(&mut self, key: ObjectKey, object: &RawValue) -> Result<Read, Fault> {
+        let mut value: Value = serde_json::from_str(object.get())
+            .map_err(|error| Fault::Failed(format!("unreadable object: {error}")))?;
+        let useful = self.part == Part::Whole || kinds::trim(self.kind, &mut value);
+        if !useful || !kinds::is_ours(self.kind, &value, &self.revision) {
+            return Ok(Read::Skipped(key));
+        }
+        let mut parsed = parse::object(value, self.kind);
+        let diagnostics = std::mem::take(&mut parsed.diagnostics);
+        Ok(match parsed.objects.pop() {
+            Some(mut object) => {
+                self.shared.share(&mut object);
+                Read::Used(Change::Upsert(object), diagnostics)
+            }
+            None => Read::Refused(key, diagnostics),
+        })
+    }
+
+    fn forget(&mut self, key: ObjectKey) {
+        if self.known.remove(&key).is_some() {
+            self.news.findings.push((key.clone(), Vec::new()));
+            self.news.changes.push(Change::Delete(key));
+        }
+    }
+}
+
+/// The key of an object that is to be added or replaced.
+fn upserted(change: &Change) -> Option<ObjectKey> {
+    match change {
+        Change::Upsert(object) => Some(object.key.clone()),
+        Change::Delete(_) | Change::Relocate(..) => None,
+    }
+}
+
+impl Keep for Keeper {
+    fn begin(&mut self) {
+        self.list = Some(List::default());
+    }
+
+    fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
+        let head = wire::head(object)?;
+        let (key, version) = (self.key(&head), head.version());
+        let unchanged = version != 0 && self.known.get(&key) == Some(&version);
+        let read = if unchanged {
+            None
+        } else {
+            Some(self.read(key.clone(), object)?)
+        };
+        let Some(list) = &mut self.list else {
+            return Ok(());
+        };
+        match read {
+            None => drop(list.seen.insert(key, version)),
+            Some(Read::Skipped(_)) => {}
+            Some(Read::Used(change, diagnostics)) => {
+                let key = upserted(&change).unwrap_or(key);
+                list.findings.push((key.clone(), diagnostics));
+                list.seen.insert(key, version);
+                list.changes.push(change);
+            }
+            Some(Read::Refused(key, diagnostics)) => {
+                list.findings.push((key.clone(), diagnostics));
+                list.seen.insert(key, version);
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self) {
+        let Some(list) = self.list.take() else { return };
+        let gone: Vec<ObjectKey> = self
+            .known
+            .keys()
+            .filter(|key| !list.seen.contains_key(*key))
+            .cloned()
+            .collect();
+        gone.into_iter().for_each(|key| self.forget(key));
+        self.known = list.seen;
+        self.news.changes.extend(list.changes);
+        self.news.findings.extend(list.findings);
+    }
+
+    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
+        let head = wire::head(object)?;
+        let (key, version) = (self.key(&head), head.version());
+        match self.read(key, object)? {
+            Read::Skipped(key) => self.forget(key),
+            Read::Used(change, diagnostics) => {
+                if let Some(key) = upserted(&change) {
+                    self.known.insert(key.clone(), version);
+                    self.news.findings.push((key, diagnostics));
+                }
+                self.news.changes.push(change);
+            }
+            Read::Refused(key, diagnostics) => {
+                self.known.insert(key.clone(), version);
+                self.news.findings.push((key, diagnostics));
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
+        let key = self.key(&wire::head(object)?);
+        self.forget(key);
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    fn report(&mut self, condition: Condition) {
+        if self.condition.as_ref() != Some(&condition) {
+            self.condition = Some(condition.clone());
+            self.news.condition = Some(condition);
+        }
+    }
+
+    async fn flush(&mut self) {
+        if self.news.is_empty() {
+            return;
+        }
+        let mut news = std::mem::take(&mut self.news);
+        news.objects = self.known.len();
+        if self.reports.send((self.index, news)).await.is_err() {
+            // Nobody listens any more; the task is about to be ended.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(name: &str, version: u32, spec: &str) -> Box<RawValue> {
+        let text = format!(
+            r#"{{"apiVersion":"telemetry.istio.io/v1","kind":"Telemetry","metadata":{{"name":"{name}","namespace":"a","resourceVersion":"{version}"}},"spec":{spec}}}"#
+        );
+        RawValue::from_string(text).unwrap()
+    }
+
+    fn keeper() -> Keeper {
+        Keeper::new(Kind::Telemetry, Part::Useful, "", 0, mpsc::channel(1).0)
+    }
+
+    /// Names with `+` or `-`, then `!` with the names of objects with findings.
+    fn told(keeper: &mut Keeper) -> String {
+        let news = std::mem::take(&mut keeper.news);
+        let mut words: Vec<String> = news
+            .changes
+            .iter()
+            .map(|change| match change {
+                Change::Upsert(object) => format!("+{}", object.key.name),
+                Change::Delete(key) => format!("-{}", key.name),
+                Change::Relocate(..) => "?".to_owned(),
+            })
+            .collect();
+        let wrong = news.findings.iter().filter(|(_, found)| !found.is_empty());
+        words.extend(wrong.map(|(key, _)| format!("!{}", key.name)));
+        words.join(" ")
+    }
+
+    fn list(keeper: &mut Keeper, objects: &[Box<RawValue>]) {
+        keeper.begin();
+        for object in objects {
+            keeper.item(object).unwrap();
+        }
+    }
+
+    const BAD: &str = r#"{"tracing":1}"#;
+    const OTHER: &str = r#"{"selector":{"matchLabels":{"a":"b"}}}"#;
+
+    #[test]
+    fn half_a_list_changes_nothing() {
+        let mut keeper = keeper();
+        list(&mut keeper, &[raw("a", 1, "{}"), raw("b", 2, "{}")]);
+        assert_eq!(told(&mut keeper), "");
+        keeper.complete();
+        assert_eq!(told(&mut keeper), "+a +b");
+        // One that breaks off, and a complete one after it.
+        list(&mut keeper, &[raw("c", 3, "{}")]);
+        list(&mut keeper, &[raw("a", 1, "{}"), raw("b", 4, OTHER)]);
+        assert_eq!(told(&mut keeper), "");
+        keeper.complete();
+        assert_eq!(told(&mut keeper), "+b");
+        list(&mut keeper, &[raw("b", 4, OTHER)]);
+        keeper.complete();
+        assert_eq!(told(&mut keeper), "-a");
+    }
+
+    #[test]
+    fn a_refused_object_keeps_its_last_good_version() {
+        let mut keeper = keeper();
+        list(&mut keeper, &[raw("a", 1, "{}"), raw("b", 1, BAD)]);
+        keeper.complete();
+        assert_eq!(told(&mut keeper), "+a !b");
+        keeper.upsert(&raw("a", 2, BAD)).unwrap();
+        assert_eq!(told(&mut keeper), "!a");
+        list(&mut keeper, &[raw("a", 2, BAD), raw("b", 1, BAD)]);
+        keeper.complete();
+        assert_eq!(told(&mut keeper), "", "nothing new");
+        keeper.upsert(&raw("a", 3, OTHER)).unwrap();
+        keeper.delete(&raw("b", 4, "{}")).unwrap();
+        assert_eq!(told(&mut keeper), "+a -b");
+    }
+
+    #[test]
+    fn an_object_that_goes_to_another_revision_is_gone() {
+        let mut keeper = keeper();
+        keeper.revision = "default".to_owned();
+        keeper.upsert(&raw("a", 1, "{}")).unwrap();
+        assert_eq!(told(&mut keeper), "+a");
+        let moved = raw("a", 2, "{}")
+            .get()
+            .replace(r#""name":"a""#, r#""name":"a","labels":{"istio.io/rev":"canary"}"#);
+        let moved = RawValue::from_string(moved).unwrap();
+        keeper.upsert(&moved).unwrap();
+        assert_eq!(told(&mut keeper), "-a");
+        keeper.delete(&moved).unwrap();
+        assert_eq!(told(&mut keeper), "");
+    }
+}

@@ -1,0 +1,174 @@
+//! Which kinds are read from a cluster, where they are, and what of them is not worth keeping.
+
+use pilotfish_config::Kind;
+use serde_json::{Map, Value};
+
+use super::follow::Place;
+
+/// Large secrets that are never credentials; the same that istiod leaves out.
+const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
+/// Keys under which a Secret may hold a certificate, its key, roots and what belongs to them.
+const SECRET_KEYS: &[&str] = &[
+    "cert",
+    "key",
+    "tls.crt",
+    "tls.key",
+    "tls.ocsp-staple",
+    "cacert",
+    "crl",
+    "ca.crt",
+    "ca.crl",
+];
+/// Keys under which a ConfigMap may hold roots.
+const CONFIG_MAP_KEYS: &[&str] = &["cacert", "crl", "ca.crt", "ca.crl"];
+/// The label that says to which control plane an object belongs.
+const REVISION: &str = "istio.io/rev";
+/// Annotations of pods that are large and that nobody reads; injection writes them.
+const UNREAD: &[&str] = &["proxy.istio.io/overrides", "sidecar.istio.io/status"];
+
+/// The kinds that are read. Endpoints are not, since Kubernetes mirrors them to EndpointSlices, nor are ServiceAccounts,
+/// since nothing follows from them.
+pub(super) fn watched() -> impl Iterator<Item = Kind> {
+    Kind::ALL
+        .into_iter()
+        .filter(|kind| !matches!(kind, Kind::Endpoints | Kind::ServiceAccount))
+}
+
+/// Where all objects of a kind are.
+pub(super) fn place(kind: Kind) -> Place {
+    let path = |version: &&str| match kind.group() {
+        "" => format!("/api/{version}/{}", kind.plural()),
+        group => format!("/apis/{group}/{version}/{}", kind.plural()),
+    };
+    Place {
+        paths: kind.versions().iter().map(path).collect(),
+        field_selector: (kind == Kind::Secret).then(|| SECRETS.to_owned()),
+        page: page(kind),
+        optional: kind.is_istio(),
+        accept: None,
+    }
+}
+
+/// Where one ConfigMap is.
+pub(super) fn config_map(namespace: &str, name: &str) -> Place {
+    Place {
+        paths: vec![format!("/api/v1/namespaces/{namespace}/configmaps")],
+        field_selector: Some(format!("metadata.name={name}")),
+        page: 1,
+        optional: false,
+        accept: None,
+    }
+}
+
+/// Where the names of all CRDs are.
+pub(super) fn definitions() -> Place {
+    Place {
+        paths: vec!["/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()],
+        field_selector: None,
+        page: 500,
+        optional: true,
+        accept: Some("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"),
+    }
+}
+
+/// How many objects make a page that is not too large to hold.
+fn page(kind: Kind) -> usize {
+    match kind {
+        Kind::Secret | Kind::ConfigMap | Kind::EnvoyFilter => 50,
+        Kind::Pod | Kind::EndpointSlice | Kind::Node => 250,
+        _ => 500,
+    }
+}
+
+/// Whether an object is one of ours: it names no revision, or this one. A control plane without revision takes all.
+pub(super) fn is_ours(kind: Kind, object: &Value, revision: &str) -> bool {
+    if !kind.is_istio() || revision.is_empty() {
+        return true;
+    }
+    let label = object
+        .pointer("/metadata/labels")
+        .and_then(|labels| labels.get(REVISION));
+    label.is_none_or(|label| label.as_str() == Some(revision))
+}
+
+/// Drops what is not worth keeping of an object; false if that is all of it.
+pub(super) fn trim(kind: Kind, object: &mut Value) -> bool {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        metadata.remove("managedFields");
+        match (kind, metadata.get_mut("annotations")) {
+            (Kind::Pod, Some(Value::Object(annotations))) => {
+                UNREAD.iter().for_each(|name| drop(annotations.remove(*name)));
+            }
+            (Kind::Node | Kind::EndpointSlice, Some(annotations)) => *annotations = Value::Null,
+            _ => {}
+        }
+    }
+    match kind {
+        Kind::Secret => credentials(object, SECRET_KEYS),
+        Kind::ConfigMap => credentials(object, CONFIG_MAP_KEYS),
+        _ => true,
+    }
+}
+
+/// Keeps the data under some keys; false if there is none.
+fn credentials(object: &mut Value, keys: &[&str]) -> bool {
+    if let Value::Object(root) = object {
+        root.remove("binaryData");
+    }
+    let Some(Value::Object(data)) = object.get_mut("data") else {
+        return false;
+    };
+    let kept: Map<String, Value> = keys
+        .iter()
+        .filter_map(|key| data.remove_entry(*key))
+        .collect();
+    let any = !kept.is_empty();
+    *data = kept;
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_prefer_our_version() {
+        assert_eq!(
+            place(Kind::VirtualService).paths[0],
+            "/apis/networking.istio.io/v1/virtualservices"
+        );
+        assert_eq!(place(Kind::VirtualService).paths.len(), 3);
+        assert_eq!(place(Kind::Pod).paths, ["/api/v1/pods"]);
+        assert!(!place(Kind::EndpointSlice).optional && place(Kind::Telemetry).optional);
+    }
+
+    #[test]
+    fn only_credentials_are_kept() {
+        let mut secret = json!({"metadata": {"name": "a", "managedFields": [1]}, "data": {"tls.crt": "YQ==", "password": "Yg=="}});
+        assert!(trim(Kind::Secret, &mut secret));
+        assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"tls.crt": "YQ=="}}));
+        for other in [json!({"data": {"password": "x"}}), json!({}), json!({"data": null})] {
+            assert!(!trim(Kind::Secret, &mut other.clone()), "{other}");
+        }
+        let mut map = json!({"data": {"tls.crt": "x"}, "binaryData": {"ca.crt": "eA=="}});
+        assert!(!trim(Kind::ConfigMap, &mut map));
+        assert!(trim(Kind::ConfigMap, &mut json!({"data": {"ca.crt": "x"}})));
+    }
+
+    #[test]
+    fn other_revisions_are_not_ours() {
+        let labelled = json!({"metadata": {"labels": {"istio.io/rev": "canary"}}});
+        let plain = json!({"metadata": {"labels": {"app": "x"}}});
+        for (kind, object, revision, ours) in [
+            (Kind::Sidecar, &labelled, "canary", true),
+            (Kind::Sidecar, &labelled, "default", false),
+            (Kind::Sidecar, &labelled, "", true),
+            (Kind::Sidecar, &plain, "default", true),
+            (Kind::Service, &labelled, "default", true),
+        ] {
+            assert_eq!(is_ours(kind, object, revision), ours, "{kind} {revision}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Strings that many objects have are kept once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pilotfish_config::{Labels, Object};
+
+/// How many strings are remembered before those that nobody uses are forgotten.
+const TIDY_AT: usize = 1024;
+
+/// Strings that were seen.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    strings: BTreeSet<Arc<str>>,
+    tidy_at: usize,
+}
+
+impl Shared {
+    /// Replaces what objects of a kind have in common: namespaces, labels, names of annotations and of owners.
+    pub(super) fn share(&mut self, object: &mut Object) {
+        self.one(&mut object.key.namespace);
+        let labels = std::mem::take(&mut object.meta.labels);
+        object.meta.labels = self.map(labels, true);
+        let annotations = std::mem::take(&mut object.meta.annotations);
+        object.meta.annotations = self.map(annotations, false);
+        if let Some(owner) = &mut object.meta.owner {
+            self.one(&mut owner.kind);
+            self.one(&mut owner.api_version);
+            self.one(&mut owner.name);
+        }
+        if self.strings.len() > self.tidy_at.max(TIDY_AT) {
+            self.strings.retain(|text| Arc::strong_count(text) > 1);
+            self.tidy_at = self.strings.len() * 2;
+        }
+    }
+
+    fn map(&mut self, map: Labels, values: bool) -> Labels {
+        map.into_iter()
+            .map(|(mut key, mut value)| {
+                self.one(&mut key);
+                if values {
+                    self.one(&mut value);
+                }
+                (key, value)
+            })
+            .collect()
+    }
+
+    fn one(&mut self, text: &mut Arc<str>) {
+        match self.strings.get(text) {
+            Some(known) => *text = Arc::clone(known),
+            None => {
+                self.strings.insert(Arc::clone(text));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilotfish_config::{Kind, parse};
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, app: &str) -> Object {
+        let value = json!({"metadata": {"name": name, "namespace": "shop", "labels": {"app": app}}});
+        parse::object(value, Kind::Pod).objects.remove(0)
+    }
+
+    #[test]
+    fn equal_strings_are_one() {
+        let (mut shared, mut a, mut b) = (Shared::default(), pod("a", "cart"), pod("b", "cart"));
+        shared.share(&mut a);
+        shared.share(&mut b);
+        assert!(Arc::ptr_eq(&a.key.namespace, &b.key.namespace));
+        let app = |pod: &Object| Arc::clone(&pod.meta.labels["app"]);
+        assert!(Arc::ptr_eq(&app(&a), &app(&b)));
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten() {
+        let mut shared = Shared::default();
+        for index in 0..10 * TIDY_AT {
+            shared.share(&mut pod("a", &index.to_string()));
+        }
+        assert!(shared.strings.len() <= TIDY_AT + 3);
+    }
+}
