@@ -40,7 +40,7 @@ impl Kubernetes {
         vital: &mut JoinSet<Result<()>>,
     ) -> Result<()> {
         let link = Link::new(self.access.clone()).await?;
-        tracing::info!(target: "kube", "reading the cluster of {}", link.server());
+        tracing::info!(target: "kubernetes", "reading the cluster of {}", link.server());
         let timing = Timing::default();
         if self.mesh || self.networks {
             let maps = MeshMaps {

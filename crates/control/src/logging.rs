@@ -59,7 +59,7 @@ const SCOPES: &[Scope] = &[
     Scope {
         name: "kube",
         about: "what is read from a Kubernetes cluster",
-        targets: &["kube"],
+        targets: &["kubernetes"],
     },
     Scope {
         name: "model",

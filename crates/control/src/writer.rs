@@ -220,6 +220,12 @@ impl Writer {
         let Some(feed) = self.mesh.get_mut(&origin) else {
             return request;
         };
+        if !update.waiting_for.is_empty() {
+            self.plane
+                .readiness
+                .explain(origin.mesh(), &update.waiting_for.join("; "));
+            return request;
+        }
         if let Some(mesh) = update.mesh
             && self.store.set_mesh(mesh)
         {

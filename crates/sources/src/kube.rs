@@ -3,6 +3,8 @@
 //! One task a kind lists and watches ([`follow`]) and knows which objects there are ([`keeper`]); one collector knows who
 //! has synced and what is wrong ([`collector`]), and is the only one to send batches.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
@@ -25,7 +27,7 @@ mod wire;
 
 use collector::Collector;
 pub use follow::Timing;
-use follow::{Condition, Follower, Keep, Resources};
+use follow::{Condition, Definitions, Follower, Keep};
 use keeper::{Keeper, Part};
 pub use link::{Access, Link};
 pub use mesh::{MeshMaps, watch_mesh};
@@ -63,14 +65,14 @@ impl ClusterSource {
         let (reports, mut received) = mpsc::channel(256);
         // Ends with this function, and all the tasks with it.
         let mut tasks = JoinSet::new();
-        let resources = watch::Sender::new(Resources::default());
+        let definitions = watch::Sender::new(Definitions::default());
         let mut rows = Vec::new();
         for (index, kind) in kinds::watched().enumerate() {
             rows.push(self.status.add(kind.to_string()));
             let place = kinds::place(kind);
             let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone());
             let (link, timing) = (self.link.clone(), self.timing.clone());
-            let known = resources.subscribe();
+            let known = definitions.subscribe();
             tasks.spawn(async move {
                 Follower::new(&link, &place, &mut keep, &timing, known)
                     .run()
@@ -79,10 +81,14 @@ impl ClusterSource {
         }
         let (link, timing) = (self.link.clone(), self.timing.clone());
         tasks.spawn(async move {
-            let known = resources.subscribe();
-            let mut definitions = Definitions { resources };
+            let known = definitions.subscribe();
+            let mut keep = DefinitionNames {
+                names: BTreeSet::new(),
+                changes: 0,
+                known: definitions,
+            };
             let place = kinds::definitions();
-            Follower::new(&link, &place, &mut definitions, &timing, known)
+            Follower::new(&link, &place, &mut keep, &timing, known)
                 .run()
                 .await;
         });
@@ -108,7 +114,7 @@ impl ClusterSource {
             }
             if let Some(batch) = collector.batch(Instant::now()) {
                 let (changes, findings) = (batch.changes.len(), batch.diagnostics.len());
-                tracing::debug!(target: "kube", changes, findings, synced = batch.synced, "the cluster was read");
+                tracing::debug!(target: "kubernetes", changes, findings, synced = batch.synced, "the cluster was read");
                 if batches.send(batch).await.is_err() {
                     return Ok(());
                 }
@@ -117,49 +123,58 @@ impl ClusterSource {
     }
 }
 
-/// Tells the tasks of kinds that are not there when a CRD comes or goes.
-struct Definitions {
-    resources: watch::Sender<Resources>,
+/// Tells the tasks of kinds that are not there which CRDs there are.
+struct DefinitionNames {
+    names: BTreeSet<String>,
+    changes: u64,
+    known: watch::Sender<Definitions>,
 }
 
-impl Definitions {
-    fn changed(&self) {
-        self.resources
-            .send_modify(|resources| resources.changes += 1);
+impl DefinitionNames {
+    fn tell(&mut self) {
+        self.changes += 1;
+        self.known.send_replace(Definitions::Known(
+            Arc::new(self.names.clone()),
+            self.changes,
+        ));
     }
 }
 
-impl Keep for Definitions {
-    fn begin(&mut self) {}
+impl Keep for DefinitionNames {
+    fn begin(&mut self) {
+        self.names.clear();
+    }
 
-    fn item(&mut self, _: &RawValue) -> Result<(), Fault> {
+    fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
+        self.names.insert(wire::head(object)?.metadata.name);
         Ok(())
     }
 
     fn complete(&mut self) {
-        self.changed();
+        self.tell();
     }
 
-    fn upsert(&mut self, _: &RawValue) -> Result<(), Fault> {
-        self.changed();
+    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
+        self.item(object)?;
+        self.tell();
         Ok(())
     }
 
-    fn delete(&mut self, _: &RawValue) -> Result<(), Fault> {
-        self.changed();
+    fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
+        self.names.remove(&wire::head(object)?.metadata.name);
+        self.tell();
         Ok(())
     }
 
     fn is_empty(&self) -> bool {
-        true
+        self.names.is_empty()
     }
 
     fn report(&mut self, condition: Condition) {
-        let watched = condition == Condition::Live;
-        self.resources.send_if_modified(|resources| {
-            resources.watched = watched;
-            false
-        });
+        // While the server is away, what it last said is as good as anything; who may not read them never knows.
+        if let Condition::Forbidden(_) = condition {
+            self.known.send_replace(Definitions::Unknown);
+        }
     }
 
     async fn flush(&mut self) {}

@@ -28,4 +28,6 @@ pub struct MeshUpdate {
     pub networks: Option<MeshNetworks>,
     /// Everything that is wrong with the settings of this source now.
     pub diagnostics: Vec<Diagnostic>,
+    /// What is waited for, as long as the settings are not known at all.
+    pub waiting_for: Vec<String>,
 }

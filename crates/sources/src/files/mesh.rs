@@ -184,6 +184,7 @@ impl Files {
             mesh,
             networks,
             diagnostics,
+            waiting_for: Vec::new(),
         })
     }
 }

@@ -13,6 +13,8 @@ use crate::Batch;
 
 /// How long a watch may be down before it is a finding: every watch ends now and then.
 const DOWN_FOR: Duration = Duration::from_secs(10);
+/// How long a kind must be forbidden before it is not waited for: a server that starts forbids much.
+const FORBIDDEN_FOR: Duration = Duration::from_secs(10);
 /// How many kinds are named in one finding.
 const NAMED: usize = 5;
 
@@ -35,9 +37,16 @@ struct KindState {
     synced: bool,
     objects: usize,
     down_since: Option<Instant>,
+    forbidden_since: Option<Instant>,
 }
 
 impl KindState {
+    /// Whether it is not waited for.
+    fn is_settled(&self, now: Instant) -> bool {
+        let forbidden = |since| now.duration_since(since) >= FORBIDDEN_FOR;
+        self.synced || self.forbidden_since.is_some_and(forbidden)
+    }
+
     fn state(&self) -> State {
         match &self.condition {
             Some(Condition::Live) => State::Live,
@@ -64,6 +73,7 @@ impl Collector {
             synced: false,
             objects: 0,
             down_since: None,
+            forbidden_since: None,
         };
         Self {
             server: server.to_owned(),
@@ -88,9 +98,16 @@ impl Collector {
         kind.objects = news.objects;
         if let Some(condition) = news.condition {
             match &condition {
-                Condition::Down(_) => drop(kind.down_since.get_or_insert(now)),
-                _ => {
+                Condition::Down(_) => {
+                    kind.forbidden_since = None;
+                    kind.down_since.get_or_insert(now);
+                }
+                Condition::Forbidden(_) => {
                     kind.down_since = None;
+                    kind.forbidden_since.get_or_insert(now);
+                }
+                Condition::Live | Condition::Absent => {
+                    (kind.down_since, kind.forbidden_since) = (None, None);
                     kind.synced = true;
                 }
             }
@@ -99,8 +116,10 @@ impl Collector {
         Some((kind.state(), kind.reason(), kind.objects))
     }
 
-    fn is_synced(&self) -> bool {
-        self.kinds.iter().all(|kind| kind.synced)
+    /// Whether every kind is known, or known to be out of reach. Somebody who may read nothing knows nothing.
+    fn is_synced(&self, now: Instant) -> bool {
+        self.kinds.iter().any(|kind| kind.synced && kind.condition != Some(Condition::Absent))
+            && self.kinds.iter().all(|kind| kind.is_settled(now))
     }
 
     /// How many changes wait to be told.
@@ -110,7 +129,7 @@ impl Collector {
 
     /// What there is to tell since the last time.
     pub(super) fn batch(&mut self, now: Instant) -> Option<Batch> {
-        let (diagnostics, waiting_for) = (self.diagnostics(now), self.waiting_for());
+        let (diagnostics, waiting_for) = (self.diagnostics(now), self.waiting_for(now));
         let same = self.told.as_ref().is_some_and(|(told, waited)| {
             *told == diagnostics && *waited == waiting_for
         });
@@ -121,13 +140,16 @@ impl Collector {
         Some(Batch {
             changes: std::mem::take(&mut self.changes),
             diagnostics,
-            synced: self.is_synced(),
+            synced: waiting_for.is_empty(),
             waiting_for,
         })
     }
 
     /// What is not read yet, and why.
-    fn waiting_for(&self) -> Vec<String> {
+    fn waiting_for(&self, now: Instant) -> Vec<String> {
+        if self.is_synced(now) {
+            return Vec::new();
+        }
         let missing: Vec<&KindState> = self.kinds.iter().filter(|kind| !kind.synced).collect();
         let reason = missing.iter().map(|kind| kind.reason()).find(|r| !r.is_empty());
         let why = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
@@ -210,10 +232,13 @@ mod tests {
         collector.take(2, news(Condition::Absent), now);
         collector.take(3, news(Condition::Forbidden("no".to_owned())), now);
         let batch = collector.batch(now).unwrap();
-        assert_eq!((batch.synced, batch.waiting_for), (false, vec!["Pod".to_owned()]));
+        let waited = ["Pod".to_owned(), "Gateway (no)".to_owned()];
+        assert_eq!((batch.synced, &*batch.waiting_for), (false, &waited[..]));
         assert_eq!(batch.diagnostics.len(), 1);
         assert_eq!(batch.diagnostics[0].code, "forbidden");
         collector.take(1, news(Condition::Live), now);
+        assert!(!collector.batch(now).unwrap().synced, "it may be forbidden for a moment only");
+        let now = now + FORBIDDEN_FOR;
         let batch = collector.batch(now).unwrap();
         assert!(batch.synced && batch.waiting_for.is_empty());
         assert!(collector.batch(now).is_none(), "nothing new");
@@ -226,6 +251,15 @@ mod tests {
         assert!(batch.diagnostics.iter().any(|d| d.code == "watch-down" && d.reason.contains("gone")));
         collector.take(0, news(Condition::Live), now);
         assert_eq!(collector.batch(now).unwrap().diagnostics.len(), 1);
+    }
+
+    #[test]
+    fn who_may_read_nothing_is_not_synced() {
+        let kinds = [Kind::Service, Kind::Sidecar];
+        let (mut collector, now) = (Collector::new("x", kinds), Instant::now());
+        collector.take(0, news(Condition::Forbidden("no".to_owned())), now);
+        collector.take(1, news(Condition::Absent), now);
+        assert!(!collector.batch(now + FORBIDDEN_FOR * 9).unwrap().synced);
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! of a list (is it older than what was seen?), bookmarks (is the watch alive?) and the form of an error.
 
 use std::convert::Infallible;
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
@@ -21,6 +23,8 @@ const JSON: &str = "application/json";
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long the server must deny a resource that had objects, until they are believed to be gone.
 const GONE_FOR: Duration = Duration::from_secs(5);
+/// The same for one that should be there, as far as is known.
+const DENIED_FOR: Duration = Duration::from_secs(30);
 /// A watch that ends sooner than this has not worked.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -51,19 +55,35 @@ pub(super) struct Place {
     pub(super) field_selector: Option<String>,
     /// How many objects are asked for at a time, if the list cannot be streamed.
     pub(super) page: usize,
-    /// Whether the resource may be missing, as one may whose CRD is not installed.
-    pub(super) optional: bool,
+    /// The CRD that the resource needs. One without must be there.
+    pub(super) definition: Option<String>,
     /// What to accept instead of whole objects.
     pub(super) accept: Option<&'static str>,
 }
 
-/// What is known of the resources that a server has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Resources {
-    /// Differs whenever one may have come or gone.
-    pub(super) changes: u64,
-    /// Whether it would be noticed.
-    pub(super) watched: bool,
+/// What is known of the CRDs that a server has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Definitions {
+    /// The server has not answered yet.
+    #[default]
+    Asked,
+    /// They cannot be read.
+    Unknown,
+    /// Their names; the number differs whenever something about them has changed.
+    Known(Arc<BTreeSet<String>>, u64),
+}
+
+impl Definitions {
+    /// How long the server must deny a resource until it is believed; `had` if there were objects of it. A server that
+    /// starts denies much, and a CRD that was just made is not served yet.
+    fn patience(&self, name: &str, had: bool) -> Duration {
+        match self {
+            Self::Known(names, _) if !names.contains(name) => Duration::ZERO,
+            Self::Known(..) | Self::Asked => DENIED_FOR,
+            Self::Unknown if had => GONE_FOR,
+            Self::Unknown => Duration::ZERO,
+        }
+    }
 }
 
 /// What becomes of what was read. `flush` passes on what was learned; nothing is learned from half a list.
@@ -121,7 +141,7 @@ pub(super) struct Follower<'a, K> {
     place: &'a Place,
     keep: &'a mut K,
     timing: &'a Timing,
-    resources: watch::Receiver<Resources>,
+    definitions: watch::Receiver<Definitions>,
     ages: Ages,
     /// Which of the paths is in use.
     path: usize,
@@ -139,14 +159,14 @@ impl<'a, K: Keep> Follower<'a, K> {
         place: &'a Place,
         keep: &'a mut K,
         timing: &'a Timing,
-        resources: watch::Receiver<Resources>,
+        definitions: watch::Receiver<Definitions>,
     ) -> Self {
         Self {
             link,
             place,
             keep,
             timing,
-            resources,
+            definitions,
             ages: Ages::default(),
             path: 0,
             streams: true,
@@ -163,7 +183,8 @@ impl<'a, K: Keep> Follower<'a, K> {
         let mut absent = 0;
         loop {
             let began = Instant::now();
-            self.resources.mark_unchanged();
+            let mut found = self.link.found();
+            self.definitions.mark_unchanged();
             let (client, generation) = self.link.client();
             self.progress = false;
             let end = match self.resume {
@@ -190,12 +211,16 @@ impl<'a, K: Keep> Follower<'a, K> {
                 }
                 End::Fault(fault) => fault,
             };
+            let unreachable = matches!(fault, Fault::Unreachable(_));
+            if unreachable || self.progress {
+                self.link.note(!unreachable);
+            }
             let (condition, wait) = match &fault {
                 Fault::Expired(reason) => {
                     self.resume = None;
                     // A version that has expired says nothing about the server's health: a new list is due at once.
                     let wait = if self.progress { Duration::ZERO } else { backoff.next(chance) };
-                    tracing::debug!(target: "kube", path = self.path(), reason, "listing again");
+                    tracing::debug!(target: "kubernetes", path = self.path(), reason, "listing again");
                     self.wait(wait).await;
                     continue;
                 }
@@ -204,7 +229,7 @@ impl<'a, K: Keep> Follower<'a, K> {
                     self.ages.behind(Instant::now());
                     (Condition::Down(reason.clone()), backoff.next(chance))
                 }
-                Fault::Absent(reason) if self.place.optional => {
+                Fault::Absent(reason) if let Some(name) = &self.place.definition => {
                     self.resume = None;
                     self.path = (self.path + 1) % self.place.paths.len();
                     absent += 1;
@@ -213,19 +238,25 @@ impl<'a, K: Keep> Follower<'a, K> {
                     }
                     (absent, self.path) = (0, 0);
                     let since = *absent_since.get_or_insert_with(Instant::now);
-                    if self.keep.is_empty() || since.elapsed() >= GONE_FOR {
+                    let had = !self.keep.is_empty();
+                    let patience = self.definitions.borrow().patience(name, had);
+                    if since.elapsed() >= patience {
                         // An empty list: what there was is gone.
                         self.keep.begin();
                         self.keep.complete();
                         self.ages = Ages::default();
                         self.keep.report(Condition::Absent);
-                        self.keep.flush().await;
-                        if self.until_resources_change(backoff.next(chance)).await {
-                            backoff.reset();
-                        }
-                        continue;
+                    } else {
+                        self.keep.report(Condition::Down(reason.clone()));
                     }
-                    (Condition::Down(reason.clone()), Duration::from_secs(1))
+                    self.keep.flush().await;
+                    let known = matches!(*self.definitions.borrow(), Definitions::Known(..));
+                    let wait = backoff.next(chance);
+                    let wait = if known { wait } else { wait.min(LOOK_AGAIN) };
+                    if self.until_definitions_change(wait).await {
+                        backoff.reset();
+                    }
+                    continue;
                 }
                 Fault::Forbidden(reason) => {
                     self.path = 0;
@@ -244,10 +275,16 @@ impl<'a, K: Keep> Follower<'a, K> {
                     (Condition::Down(reason.clone()), backoff.next(chance))
                 }
             };
-            tracing::debug!(target: "kube", path = self.path(), reason = fault.reason(), ?wait, "trying again");
+            tracing::debug!(target: "kubernetes", path = self.path(), reason = fault.reason(), ?wait, "trying again");
             self.keep.report(condition);
             self.keep.flush().await;
-            self.wait(wait).await;
+            // A server that somebody else has found again is there for us too; not for all in the same moment, though.
+            if unreachable && tokio::time::timeout(wait, found.changed()).await.is_ok() {
+                backoff.reset();
+                self.wait(Duration::from_millis(200).mul_f64(chance)).await;
+            } else if !unreachable {
+                self.wait(wait).await;
+            }
         }
     }
 
@@ -257,15 +294,10 @@ impl<'a, K: Keep> Follower<'a, K> {
         }
     }
 
-    /// Waits, unless somebody says sooner that resources have changed; true in that case.
-    async fn until_resources_change(&mut self, wait: Duration) -> bool {
-        let wait = if self.resources.borrow().watched {
-            wait
-        } else {
-            wait.min(LOOK_AGAIN)
-        };
+    /// Waits, unless it is heard sooner that CRDs have changed; true in that case.
+    async fn until_definitions_change(&mut self, wait: Duration) -> bool {
         // If nobody can tell any more, time decides.
-        tokio::time::timeout(wait, self.resources.changed())
+        tokio::time::timeout(wait, self.definitions.changed())
             .await
             .is_ok_and(|told| told.is_ok())
     }
@@ -304,7 +336,7 @@ impl<'a, K: Keep> Follower<'a, K> {
         if self.streams {
             match self.stream(client).await {
                 Err(End::Fault(Fault::Unsupported(reason))) => {
-                    tracing::debug!(target: "kube", path = self.path(), reason, "lists are not streamed");
+                    tracing::debug!(target: "kubernetes", path = self.path(), reason, "lists are not streamed");
                     self.streams = false;
                 }
                 other => return other,
@@ -343,7 +375,7 @@ impl<'a, K: Keep> Follower<'a, K> {
         match self.ages.judge(version, Instant::now()) {
             Verdict::Older => return Err(End::Older(version)),
             Verdict::Restored => tracing::warn!(
-                target: "kube",
+                target: "kubernetes",
                 "{} is at version {version} where {newest} was seen, and stays there: the cluster seems to have been restored \
                  from a backup, so what it says now counts",
                 self.path()
@@ -357,6 +389,7 @@ impl<'a, K: Keep> Follower<'a, K> {
 
     /// Everything up to `version` is known.
     async fn live(&mut self, version: u64) {
+        self.link.note(true);
         self.progress = true;
         self.ages.saw(version);
         self.resume = Some(version);
@@ -406,6 +439,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             ("timeoutSeconds", &seconds),
         ]);
         let mut lines = Lines::open(client, &address, self.accept()).await?;
+        self.link.note(true);
         self.keep.report(Condition::Live);
         self.keep.flush().await;
         self.events(&mut lines).await
@@ -453,6 +487,16 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_resource_is_believed_if_its_definition_is_missing() {
+        let known = Definitions::Known(Arc::new(BTreeSet::from(["a.x".to_owned()])), 1);
+        assert_eq!(known.patience("b.x", true), Duration::ZERO);
+        assert_eq!(known.patience("a.x", false), DENIED_FOR);
+        assert_eq!(Definitions::Asked.patience("a.x", false), DENIED_FOR);
+        assert_eq!(Definitions::Unknown.patience("a.x", true), GONE_FOR);
+        assert_eq!(Definitions::Unknown.patience("a.x", false), Duration::ZERO);
+    }
 
     #[test]
     fn queries_are_escaped() {

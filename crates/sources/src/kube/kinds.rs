@@ -44,7 +44,9 @@ pub(super) fn place(kind: Kind) -> Place {
         paths: kind.versions().iter().map(path).collect(),
         field_selector: (kind == Kind::Secret).then(|| SECRETS.to_owned()),
         page: page(kind),
-        optional: kind.is_istio(),
+        definition: kind
+            .is_istio()
+            .then(|| format!("{}.{}", kind.plural(), kind.group())),
         accept: None,
     }
 }
@@ -55,7 +57,7 @@ pub(super) fn config_map(namespace: &str, name: &str) -> Place {
         paths: vec![format!("/api/v1/namespaces/{namespace}/configmaps")],
         field_selector: Some(format!("metadata.name={name}")),
         page: 1,
-        optional: false,
+        definition: None,
         accept: None,
     }
 }
@@ -66,7 +68,7 @@ pub(super) fn definitions() -> Place {
         paths: vec!["/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()],
         field_selector: None,
         page: 500,
-        optional: true,
+        definition: None,
         accept: Some("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"),
     }
 }
@@ -141,7 +143,11 @@ mod tests {
         );
         assert_eq!(place(Kind::VirtualService).paths.len(), 3);
         assert_eq!(place(Kind::Pod).paths, ["/api/v1/pods"]);
-        assert!(!place(Kind::EndpointSlice).optional && place(Kind::Telemetry).optional);
+        assert_eq!(place(Kind::EndpointSlice).definition, None);
+        assert_eq!(
+            place(Kind::Telemetry).definition.as_deref(),
+            Some("telemetries.telemetry.istio.io")
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The connection to an API server, and how to get another with fresh credentials.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use anyhow::{Context, anyhow};
 use http::{HeaderName, HeaderValue};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::sync::watch;
 
 /// What the API server's log shows.
 const USER_AGENT: &str = concat!("pilotfish/", env!("CARGO_PKG_VERSION"));
@@ -90,6 +92,10 @@ pub struct Link {
     access: Arc<Access>,
     current: Arc<Mutex<Current>>,
     server: Arc<str>,
+    /// How often the server was found again after it could not be reached.
+    found: Arc<watch::Sender<u64>>,
+    /// Whether the last request reached nobody.
+    lost: Arc<AtomicBool>,
 }
 
 struct Current {
@@ -123,7 +129,21 @@ impl Link {
                 made: Instant::now(),
             })),
             server: server.into(),
+            found: Arc::new(watch::Sender::new(0)),
+            lost: Arc::default(),
         })
+    }
+
+    /// Notes whether the server could be reached. Once it can again, all who wait for it go on.
+    pub(super) fn note(&self, reached: bool) {
+        if self.lost.swap(!reached, Ordering::Relaxed) && reached {
+            self.found.send_modify(|times| *times += 1);
+        }
+    }
+
+    /// Changes when the server was found again.
+    pub(super) fn found(&self) -> watch::Receiver<u64> {
+        self.found.subscribe()
     }
 
     /// The address of the API server.
@@ -156,11 +176,11 @@ impl Link {
             Ok(client) if current.generation == used => {
                 current.client = client;
                 current.generation += 1;
-                tracing::debug!(target: "kube", server = &*self.server, "credentials were read again");
+                tracing::debug!(target: "kubernetes", server = &*self.server, "credentials were read again");
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(target: "kube", "credentials cannot be read again, the old ones stay: {error:#}");
+                tracing::warn!(target: "kubernetes", "credentials cannot be read again, the old ones stay: {error:#}");
             }
         }
     }

@@ -8,7 +8,7 @@ use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::follow::{Condition, Follower, Resources};
+use super::follow::{Condition, Definitions, Follower};
 use super::keeper::{Keeper, News, Part};
 use super::status::{State, Status};
 use super::{Link, Timing, kinds};
@@ -55,7 +55,7 @@ pub async fn watch_mesh(
 ) -> anyhow::Result<()> {
     let names = maps.names();
     let (reports, mut received) = mpsc::channel(16);
-    let (_resources, known) = watch::channel(Resources::default());
+    let (_definitions, known) = watch::channel(Definitions::default());
     let mut tasks = JoinSet::new();
     let mut rows = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -77,12 +77,10 @@ pub async fn watch_mesh(
         };
         let state = settings.take(index, news);
         if let (Some((state, reason, objects)), Some(row)) = (state, rows.get(index)) {
-            if state == State::Waiting || state == State::Forbidden {
-                tracing::warn!(target: "kube", "the mesh configuration cannot be read: {reason}");
-            }
             status.set(*row, state, &reason, objects);
         }
-        if let Some(update) = settings.update()
+        let update = settings.update().or_else(|| settings.waiting());
+        if let Some(update) = update
             && updates.send(update).await.is_err()
         {
             return Ok(());
@@ -97,6 +95,8 @@ struct Settings {
     /// The content of each, once it is known; a ConfigMap that is not there is empty.
     contents: BTreeMap<usize, Option<BTreeMap<String, String>>>,
     findings: BTreeMap<usize, Vec<Diagnostic>>,
+    /// Why the others are not known.
+    reasons: BTreeMap<usize, String>,
     changed: bool,
     /// What was last told to be wrong.
     told: Option<Vec<Diagnostic>>,
@@ -109,6 +109,7 @@ impl Settings {
             names,
             contents: BTreeMap::new(),
             findings: BTreeMap::new(),
+            reasons: BTreeMap::new(),
             changed: false,
             told: None,
         }
@@ -127,7 +128,11 @@ impl Settings {
             self.findings.insert(index, found);
         }
         let known = self.contents.contains_key(&index);
-        match news.condition? {
+        let condition = news.condition?;
+        if !known && let Condition::Down(reason) | Condition::Forbidden(reason) = &condition {
+            self.reasons.insert(index, reason.clone());
+        }
+        match condition {
             Condition::Live | Condition::Absent => {
                 self.changed |= !known;
                 self.contents.entry(index).or_default();
@@ -137,6 +142,22 @@ impl Settings {
             Condition::Down(reason) if known => Some((State::Down, reason, news.objects)),
             Condition::Down(reason) => Some((State::Waiting, reason, 0)),
         }
+    }
+
+    /// What is not known yet, if there is something new to say about it.
+    fn waiting(&mut self) -> Option<MeshUpdate> {
+        if self.contents.len() == self.names.len() || self.reasons.is_empty() {
+            return None;
+        }
+        let reasons = std::mem::take(&mut self.reasons);
+        let shown = |(index, reason): (usize, String)| {
+            let name = self.names.get(index).map_or("", String::as_str);
+            format!("ConfigMap {}/{name} ({reason})", self.maps.namespace)
+        };
+        Some(MeshUpdate {
+            waiting_for: reasons.into_iter().map(shown).collect(),
+            ..MeshUpdate::default()
+        })
     }
 
     /// An update, if all is known and something is new.
@@ -274,6 +295,20 @@ mod tests {
         let update = settings.update().unwrap();
         assert!(update.mesh.is_none());
         assert_eq!(update.diagnostics[0].code, "missing");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_waited_for() {
+        let mut settings = settings(maps("", None));
+        let forbidden = News {
+            condition: Some(Condition::Forbidden("no".to_owned())),
+            ..News::default()
+        };
+        settings.take(0, forbidden);
+        assert!(settings.update().is_none());
+        let waiting = settings.waiting().unwrap().waiting_for;
+        assert_eq!(waiting, ["ConfigMap istio-system/istio (no)"]);
+        assert!(settings.waiting().is_none());
     }
 
     #[test]

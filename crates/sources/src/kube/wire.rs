@@ -276,7 +276,8 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Fault> {
 
 /// An error with what caused it.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    let text = error.to_string();
+    let mut text = text.trim_start_matches("ServiceError: ").to_owned();
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
