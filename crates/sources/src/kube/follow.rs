@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::ages::{Ages, Verdict};
-use super::backoff::Backoff;
+use super::backoff::{Backoff, LONGEST};
 use super::link::Link;
 use super::wire::{self, Event, Fault, Lines};
 
@@ -181,6 +181,7 @@ impl<'a, K: Keep> Follower<'a, K> {
         let mut absent_since: Option<Instant> = None;
         // How many of the paths in a row were not there.
         let mut absent = 0;
+        let mut was_unreachable = false;
         loop {
             let began = Instant::now();
             let mut found = self.link.found();
@@ -212,9 +213,12 @@ impl<'a, K: Keep> Follower<'a, K> {
                 End::Fault(fault) => fault,
             };
             let unreachable = matches!(fault, Fault::Unreachable(_));
-            if unreachable || self.progress {
-                self.link.note(!unreachable);
+            self.link.note(!unreachable);
+            if was_unreachable && !unreachable {
+                // Another trouble than before, and a server that says when to come again.
+                backoff.reset();
             }
+            was_unreachable = unreachable;
             let (condition, wait) = match &fault {
                 Fault::Expired(reason) => {
                     self.resume = None;
@@ -268,7 +272,10 @@ impl<'a, K: Keep> Follower<'a, K> {
                     (Condition::Down(reason.clone()), backoff.next(chance))
                 }
                 Fault::Busy(reason, asked) => {
-                    let wait = asked.unwrap_or_default().max(backoff.next(chance));
+                    let wait = match asked {
+                        Some(asked) => (*asked).min(LONGEST).mul_f64(1.0 + chance / 2.0),
+                        None => backoff.next(chance),
+                    };
                     (Condition::Down(reason.clone()), wait)
                 }
                 Fault::Unsupported(reason) | Fault::Failed(reason) | Fault::Absent(reason) => {
