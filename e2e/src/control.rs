@@ -62,7 +62,7 @@ pub struct ControlPlane {
     net: Net,
     address: IpAddr,
     ports: Ports,
-    config: PathBuf,
+    config: Option<PathBuf>,
     logs: PathBuf,
     options: Options,
 }
@@ -88,22 +88,42 @@ impl ControlPlane {
         logs: &Path,
         options: Options,
     ) -> Result<Self> {
-        let address = address.into();
-        let process = launch(net, address, ports, config, logs, &options)?;
-        let mut this = Self {
-            process,
-            net: net.clone(),
-            address,
-            ports,
-            config: config.to_owned(),
-            logs: logs.to_owned(),
-            options,
-        };
+        let mut this = Self::launch(net, address, ports, Some(config), logs, options)?;
         this.wait_ready()?;
         Ok(this)
     }
 
-    fn wait_ready(&mut self) -> Result<()> {
+    /// Starts it on a directory, or on what the options say, and waits for nothing.
+    pub fn launch(
+        net: &Net,
+        address: impl Into<IpAddr>,
+        ports: Ports,
+        config: Option<&Path>,
+        logs: &Path,
+        options: Options,
+    ) -> Result<Self> {
+        let address = address.into();
+        let process = launch(net, address, ports, config, logs, &options)?;
+        Ok(Self {
+            process,
+            net: net.clone(),
+            address,
+            ports,
+            config: config.map(Path::to_owned),
+            logs: logs.to_owned(),
+            options,
+        })
+    }
+
+    /// What `/ready` says: its status and text.
+    pub fn readiness(&self) -> Result<(u16, String)> {
+        let ready = SocketAddr::from((LOOPBACK, self.ports.http));
+        let response = Client::new(&self.net, ready, "pilotfish").get("/ready")?;
+        Ok((response.status, response.text()))
+    }
+
+    /// Waits until it is ready.
+    pub fn wait_ready(&mut self) -> Result<()> {
         let (net, ready) = (
             self.net.clone(),
             SocketAddr::from((LOOPBACK, self.ports.http)),
@@ -156,7 +176,7 @@ impl ControlPlane {
             &self.net,
             self.address,
             self.ports,
-            &self.config,
+            self.config.as_deref(),
             &self.logs,
             &self.options,
         )?;
@@ -173,15 +193,14 @@ fn launch(
     net: &Net,
     address: IpAddr,
     ports: Ports,
-    config: &Path,
+    config: Option<&Path>,
     logs: &Path,
     options: &Options,
 ) -> Result<Process> {
-    let mut args = vec![
-        "serve".to_owned(),
-        "--config-dir".to_owned(),
-        config.display().to_string(),
-    ];
+    let mut args = vec!["serve".to_owned()];
+    if let Some(config) = config {
+        args.extend(["--config-dir".to_owned(), config.display().to_string()]);
+    }
     for (flag, address, port) in [
         ("--grpc-addr", address, ports.grpc),
         ("--http-addr", LOOPBACK, ports.http),

@@ -26,3 +26,4 @@ pub mod tools;
 pub mod traffic;
 pub mod wait;
 pub mod yaml;
+pub mod xds;

@@ -41,6 +41,7 @@ Environment:
   POD_NAMESPACE=istio-system      Default of --namespace
   REVISION                        Default of --revision
   SHARED_MESH_CONFIG              ConfigMap in --namespace with mesh settings, over which those of the ConfigMap istio are laid
+  PILOTFISH_WATCH_SILENCE=90s     A watch of the cluster that says nothing for so long is opened again
   PILOTFISH_LOSS_GUARD=50         Default of --loss-guard
   PILOTFISH_LOSS_GUARD_TIME=30s   Default of --loss-guard-time
   CLUSTER_ID=Kubernetes           Default of --cluster-id

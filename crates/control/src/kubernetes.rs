@@ -29,6 +29,7 @@ pub(crate) struct Kubernetes {
     pub(crate) mesh: bool,
     /// Whether the networks do.
     pub(crate) networks: bool,
+    pub(crate) timing: Timing,
 }
 
 impl Kubernetes {
@@ -41,7 +42,7 @@ impl Kubernetes {
     ) -> Result<()> {
         let link = Link::new(self.access.clone()).await?;
         tracing::info!(target: "kubernetes", "reading the cluster of {}", link.server());
-        let timing = Timing::default();
+        let timing = self.timing.clone();
         if self.mesh || self.networks {
             let maps = MeshMaps {
                 namespace: self.namespace.clone(),

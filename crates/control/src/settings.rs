@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use pilotfish_mesh::Text;
-use pilotfish_sources::kube::Access;
+use pilotfish_sources::kube::{Access, Timing};
 
 use crate::address::Address;
 use crate::cli::{DebugAccess, ServeArgs};
@@ -205,6 +205,11 @@ impl Settings {
                 path.display()
             ));
         }
+        let standard = Timing::default();
+        let timing = Timing {
+            silence: env.time("PILOTFISH_WATCH_SILENCE", standard.silence)?,
+            ..standard
+        };
         let kubernetes = access.map(|access| Kubernetes {
             access,
             namespace: namespace.unwrap_or_else(|| "istio-system".to_owned()),
@@ -212,6 +217,7 @@ impl Settings {
             shared_mesh_config,
             mesh: mesh_config.is_none(),
             networks: mesh_networks.is_none(),
+            timing,
         });
         let guard = guard(args.loss_guard, args.loss_guard_time, env)?;
         let fair_share = (15 + 5 * cores).min(100);
@@ -561,5 +567,71 @@ mod tests {
             "{:?}",
             settings.notes
         );
+    }
+
+    fn cluster(command: &[&str], env: &Environment) -> Result<Option<Kubernetes>> {
+        let all = ["pilotfish"].iter().chain(command);
+        let args = all.map(std::ffi::OsString::from);
+        match parse(args).unwrap().command {
+            Command::Serve(args) | Command::Discovery(args) => {
+                Settings::resolve(*args, env, 2).map(|settings| settings.kubernetes)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_read_where_one_is_meant() {
+        let dir = std::env::temp_dir().display().to_string();
+        let pod = || Environment::of([("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("REVISION", "r")]);
+        let desk = || Environment::of([("KUBECONFIG", "/home/k")]);
+        let nowhere = Environment::default();
+        let access = |command: &[&str], env: &Environment| {
+            cluster(command, env).unwrap().map(|found| found.access)
+        };
+        let file = |name: &str| Some(Access::Kubeconfig(vec![name.into()]));
+
+        assert!(cluster(&["serve"], &nowhere).is_err());
+        assert_eq!(access(&["serve", "--config-dir", &dir], &nowhere), None);
+        assert_eq!(access(&["serve"], &desk()), file("/home/k"));
+        assert_eq!(access(&["serve", "--kubeconfig", "x"], &desk()), file("x"));
+        // Whoever names a directory means that, and may name a cluster too.
+        assert_eq!(access(&["serve", "--config-dir", &dir], &desk()), None);
+        assert_eq!(access(&["serve", "--config-dir", &dir], &pod()), None);
+        let both = ["serve", "--config-dir", &dir, "--kubeconfig", "x"];
+        assert_eq!(access(&both, &nowhere), file("x"));
+        assert_eq!(access(&["serve"], &pod()), Some(Access::InCluster));
+        let istiod = ["discovery", "--configDir", &dir];
+        assert_eq!(access(&istiod, &pod()), Some(Access::InCluster));
+        let other = ["discovery", "--configDir", &dir, "--registries", "Mock"];
+        assert_eq!(access(&other, &pod()), None);
+
+        let found = cluster(&["discovery", "-n", "mine"], &pod()).unwrap().unwrap();
+        assert_eq!((found.namespace.as_str(), found.revision.as_str()), ("mine", "r"));
+        assert!(found.mesh && found.networks);
+        let found = cluster(&["serve"], &desk()).unwrap().unwrap();
+        assert_eq!((found.namespace.as_str(), found.revision.as_str()), ("istio-system", ""));
+    }
+
+    #[test]
+    fn everything_that_is_read_is_waited_for() {
+        let plan = |args: &[&str]| resolve(args, &Environment::default()).unwrap().plan();
+        let files = plan(&[]);
+        assert_eq!((files.objects, files.mesh), (vec![Origin::Files], vec![Origin::Files]));
+        let both = plan(&["--kubeconfig", "x"]);
+        assert_eq!(both.objects, [Origin::Files, Origin::Kubernetes]);
+        assert_eq!(both.mesh, [Origin::Kubernetes]);
+    }
+
+    #[test]
+    fn the_guard_can_be_set_and_turned_off() {
+        let guard = |args: &[&str], env: &Environment| resolve(args, env).map(|all| all.guard);
+        let env = Environment::of([("PILOTFISH_LOSS_GUARD", "20"), ("PILOTFISH_LOSS_GUARD_TIME", "1m")]);
+        let time = |seconds| Duration::from_secs(seconds);
+        let (standard, of_env) = (guard(&[], &Environment::default()), guard(&[], &env));
+        assert_eq!(standard.unwrap(), Guard { percent: 50, time: time(30) });
+        assert_eq!(of_env.unwrap(), Guard { percent: 20, time: time(60) });
+        assert_eq!(guard(&["--loss-guard", "0"], &env).unwrap().percent, 0);
+        assert!(guard(&["--loss-guard", "101"], &env).is_err());
     }
 }

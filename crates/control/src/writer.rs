@@ -536,4 +536,92 @@ mod tests {
         drop(inputs);
         writer.await.unwrap().unwrap();
     }
+
+    fn lose(names: &[String]) -> Input {
+        let gone = |name: &String| {
+            Change::Delete(ObjectKey::new(Kind::Service, "shop", name.as_str()))
+        };
+        Input::Objects(
+            Origin::Files,
+            Batch {
+                changes: names.iter().map(gone).collect(),
+                synced: true,
+                ..Batch::default()
+            },
+        )
+    }
+
+    /// A writer that has pushed 20 services.
+    async fn guarded() -> (Arc<Plane>, mpsc::Sender<Input>, Vec<String>) {
+        let (plane, (inputs, received)) = (plane(), mpsc::channel(4));
+        let debounce = Debounce {
+            first: Duration::from_millis(5),
+            after: Duration::from_millis(100),
+            max: Duration::from_secs(10),
+            endpoints: true,
+        };
+        let writer = Writer::new(Arc::clone(&plane), &plan(debounce), std::time::Instant::now());
+        tokio::spawn(writer.run(received));
+        let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        inputs.send(objects(&all)).await.unwrap();
+        inputs
+            .send(Input::Mesh(Origin::Files, Box::default()))
+            .await
+            .unwrap();
+        settle().await;
+        assert_eq!(services(&plane), 20);
+        (plane, inputs, names)
+    }
+
+    /// Long enough for a push. The thread that derives is not part of the clock that stands still.
+    async fn settle() {
+        for _ in 0..50 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_great_loss_waits_until_it_has_lasted() {
+        let (plane, inputs, names) = guarded().await;
+        inputs.send(lose(&names[..10])).await.unwrap();
+        settle().await;
+        assert_eq!(services(&plane), 10, "half may go");
+        inputs.send(lose(&names[10..])).await.unwrap();
+        settle().await;
+        assert_eq!(services(&plane), 10);
+        let held = plane.held_back().expect("a finding");
+        assert!(held.reason.contains("10 of 10"), "{held}");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        settle().await;
+        assert_eq!(services(&plane), 10);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        settle().await;
+        assert_eq!(services(&plane), 0);
+        assert_eq!(plane.held_back(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_that_is_made_good_is_never_seen() {
+        let (plane, inputs, names) = guarded().await;
+        inputs.send(lose(&names)).await.unwrap();
+        settle().await;
+        assert!(plane.held_back().is_some());
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        inputs.send(objects(&all)).await.unwrap();
+        settle().await;
+        assert_eq!((services(&plane), plane.held_back()), (20, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_that_somebody_confirms_is_pushed() {
+        let (plane, inputs, names) = guarded().await;
+        inputs.send(lose(&names[1..])).await.unwrap();
+        settle().await;
+        assert_eq!(services(&plane), 20);
+        inputs.send(Input::ConfirmLoss).await.unwrap();
+        settle().await;
+        assert_eq!((services(&plane), plane.held_back()), (1, None));
+    }
 }

@@ -1,0 +1,212 @@
+//! A proxy that only asks: everything that a control plane gives it, as bytes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::uri::PathAndQuery;
+use pilotfish_protos::envoy::config::cluster::v3::Cluster;
+use pilotfish_protos::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
+use pilotfish_protos::envoy::config::core::v3::{Locality, Node};
+use pilotfish_protos::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use pilotfish_protos::envoy::config::listener::v3::{Listener, filter};
+use pilotfish_protos::envoy::config::route::v3::RouteConfiguration;
+use pilotfish_protos::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, http_connection_manager::RouteSpecifier,
+};
+use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use pilotfish_protos::google::protobuf::{self, Struct, value::Kind};
+use prost::Message;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Streaming};
+
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(10);
+const METHOD: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const HCM: &str = "http_connection_manager.v3.HttpConnectionManager";
+
+/// Encoded resources by the last part of their type and their name.
+pub type Resources = BTreeMap<(&'static str, String), Vec<u8>>;
+
+/// Everything that the proxy with this node is given: clusters, endpoints, listeners and routes.
+pub fn dump(address: SocketAddr, node: &Value) -> Result<Resources> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut stream = Stream::open(address, node).await?;
+        let mut all = Resources::new();
+        let (mut endpoints, mut routes) = (Vec::new(), Vec::new());
+        for bytes in stream.ask("cluster.v3.Cluster", Vec::new()).await? {
+            let cluster = Cluster::decode(&*bytes)?;
+            endpoints.extend(wants_endpoints(&cluster));
+            all.insert(("Cluster", cluster.name), bytes);
+        }
+        if !endpoints.is_empty() {
+            let kind = "endpoint.v3.ClusterLoadAssignment";
+            for bytes in stream.ask(kind, endpoints).await? {
+                let name = ClusterLoadAssignment::decode(&*bytes)?.cluster_name;
+                all.insert(("ClusterLoadAssignment", name), bytes);
+            }
+        }
+        for bytes in stream.ask("listener.v3.Listener", Vec::new()).await? {
+            let listener = Listener::decode(&*bytes)?;
+            routes.extend(wants_routes(&listener));
+            all.insert(("Listener", listener.name), bytes);
+        }
+        routes.sort();
+        routes.dedup();
+        if !routes.is_empty() {
+            for bytes in stream.ask("route.v3.RouteConfiguration", routes).await? {
+                let name = RouteConfiguration::decode(&*bytes)?.name;
+                all.insert(("RouteConfiguration", name), bytes);
+            }
+        }
+        Ok(all)
+    })
+}
+
+struct Stream {
+    node: Option<Node>,
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+}
+
+impl Stream {
+    async fn open(address: SocketAddr, node: &Value) -> Result<Self> {
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}"))?
+            .connect()
+            .await?;
+        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
+        grpc.ready().await?;
+        let (requests, received) = mpsc::channel(8);
+        // The server answers the call when it has the first request.
+        let mut this_node = Some(decode_node(node));
+        let first = request(&mut this_node, "cluster.v3.Cluster", Vec::new());
+        requests.send(first).await?;
+        let codec = tonic_prost::ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+        let call = grpc.streaming(
+            Request::new(ReceiverStream::new(received)),
+            PathAndQuery::from_static(METHOD),
+            codec,
+        );
+        let responses = tokio::time::timeout(ANSWER, call)
+            .await
+            .context("no answer")??
+            .into_inner();
+        Ok(Self {
+            node: this_node,
+            requests,
+            responses,
+        })
+    }
+
+    async fn ask(&mut self, kind: &str, names: Vec<String>) -> Result<Vec<Vec<u8>>> {
+        // The first request was the one for clusters.
+        if kind != "cluster.v3.Cluster" {
+            let asked = request(&mut self.node, kind, names.clone());
+            self.requests.send(asked).await?;
+        }
+        loop {
+            let response = tokio::time::timeout(ANSWER, self.responses.message())
+                .await
+                .with_context(|| format!("no {kind}"))??
+                .context("the stream ended")?;
+            let mut seen = request(&mut self.node, kind, names.clone());
+            let wanted = response.type_url == seen.type_url;
+            seen.type_url.clone_from(&response.type_url);
+            seen.version_info.clone_from(&response.version_info);
+            seen.response_nonce.clone_from(&response.nonce);
+            if wanted {
+                self.requests.send(seen).await?;
+                let resources = response.resources.into_iter();
+                return Ok(resources.map(|any| any.value.to_vec()).collect());
+            }
+        }
+    }
+}
+
+fn request(node: &mut Option<Node>, kind: &str, names: Vec<String>) -> DiscoveryRequest {
+    DiscoveryRequest {
+        node: node.take(),
+        type_url: format!("type.googleapis.com/envoy.config.{kind}"),
+        resource_names: names,
+        ..DiscoveryRequest::default()
+    }
+}
+
+fn wants_endpoints(cluster: &Cluster) -> Option<String> {
+    let eds = ClusterDiscoveryType::Type(DiscoveryType::Eds.into());
+    if cluster.cluster_discovery_type != Some(eds) {
+        return None;
+    }
+    let named = cluster.eds_cluster_config.as_ref();
+    let named = named.map(|config| config.service_name.clone());
+    Some(
+        named
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| cluster.name.clone()),
+    )
+}
+
+fn wants_routes(listener: &Listener) -> Vec<String> {
+    let chains = listener
+        .filter_chains
+        .iter()
+        .chain(&listener.default_filter_chain);
+    let mut names = Vec::new();
+    for filter in chains.flat_map(|chain| &chain.filters) {
+        if let Some(filter::ConfigType::TypedConfig(any)) = &filter.config_type
+            && any.type_url.ends_with(HCM)
+            && let Ok(manager) = HttpConnectionManager::decode(&*any.value)
+            && let Some(RouteSpecifier::Rds(rds)) = manager.route_specifier
+        {
+            names.push(rds.route_config_name);
+        }
+    }
+    names
+}
+
+/// The node as Envoy would send it; of its locality, what tests set.
+fn decode_node(node: &Value) -> Node {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let locality = node.get("locality").map(|place| Locality {
+        region: text(&place["region"]),
+        zone: text(&place["zone"]),
+        sub_zone: text(&place["sub_zone"]),
+    });
+    let metadata = match decode_value(&node["metadata"]).kind {
+        Some(Kind::StructValue(fields)) => Some(fields),
+        _ => None,
+    };
+    Node {
+        id: text(&node["id"]),
+        cluster: text(&node["cluster"]),
+        metadata,
+        locality,
+        ..Node::default()
+    }
+}
+
+fn decode_value(value: &Value) -> protobuf::Value {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(*value),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Array(items) => Kind::ListValue(protobuf::ListValue {
+            values: items.iter().map(decode_value).collect(),
+        }),
+        Value::Object(map) => Kind::StructValue(Struct {
+            fields: map
+                .iter()
+                .map(|(key, value)| (key.clone(), decode_value(value)))
+                .collect(),
+        }),
+    };
+    protobuf::Value { kind: Some(kind) }
+}
