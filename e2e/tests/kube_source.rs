@@ -1,0 +1,443 @@
+//! A cluster as source: what is read from a real API server means the same as from files, and whatever happens to the
+//! server, proxies keep what they have and nothing is lost.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use pilotfish_e2e::config::{self, Workspace};
+use pilotfish_e2e::control::{ControlPlane, Options, Ports};
+use pilotfish_e2e::kube::client::KubeClient;
+use pilotfish_e2e::kube::faults::{Fault, Faults, Requests, Rule};
+use pilotfish_e2e::kube::{KubeServer, User};
+use pilotfish_e2e::net::Net;
+use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::xds::{self, Resources};
+use pilotfish_e2e::{case, tools, traffic, wait};
+use serde_json::{Value, json};
+
+/// How long a change may take to arrive when all is well, on a machine that is busy.
+const SOON: Duration = Duration::from_secs(20);
+/// How long it may take after trouble: the longest pause between two attempts, and some.
+const RECOVERY: Duration = Duration::from_secs(60);
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+#[test]
+fn a_cluster_means_the_same_as_a_directory() {
+    case::on_loopback(same_bytes);
+}
+
+#[test]
+fn a_server_that_comes_and_goes() {
+    case::on_loopback(comes_and_goes);
+}
+
+#[test]
+fn a_server_that_answers_wrongly() {
+    case::on_loopback(wrong_answers);
+}
+
+#[test]
+fn a_server_that_forbids_and_lacks_kinds() {
+    case::on_loopback(forbidden_and_late);
+}
+
+/// A control plane on a cluster, which may not be ready yet.
+fn on_cluster(workspace: &Workspace, kubeconfig: &Path, more: &[&str]) -> Result<ControlPlane> {
+    let mut flags = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+    flags.extend(["--log-level", "default:info,kube:debug"].map(str::to_owned));
+    flags.extend(["--secure-grpc-addr", ""].map(str::to_owned));
+    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+    let environment = BTreeMap::from([("PILOTFISH_WATCH_SILENCE".to_owned(), "5s".to_owned())]);
+    let options = Options { flags, environment };
+    let ports = Ports::free(&Net::Host)?;
+    ControlPlane::launch(&Net::Host, LOOPBACK, ports, None, &workspace.logs(), options)
+}
+
+fn sidecar() -> Value {
+    Proxy::sidecar("shop", "client", "client", Ipv4Addr::new(10, 0, 0, 9)).node()
+}
+
+fn service(name: &str, address: u8) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop}}, \
+         spec: {{clusterIP: 10.96.9.{address}, ports: [{{name: http, port: 80}}]}}}}"
+    )
+}
+
+/// Whether a sidecar is given a cluster for this service.
+fn has(plane: &ControlPlane, name: &str) -> Result<bool> {
+    let cluster = format!("outbound|80||{name}.shop.svc.cluster.local");
+    let all = xds::dump(plane.xds(), &sidecar())?;
+    Ok(all.contains_key(&("Cluster", cluster)))
+}
+
+fn wait_for(plane: &ControlPlane, name: &str, there: bool, limit: Duration) -> Result<()> {
+    let what = format!("{name} is {}", if there { "there" } else { "gone" });
+    wait::until(&what, limit, || {
+        ensure!(has(plane, name)? == there);
+        Ok(())
+    })
+}
+
+/// The state of each watch by its resource.
+fn watches(plane: &ControlPlane) -> Result<BTreeMap<String, String>> {
+    let page = plane.page("/debug/kubernetes")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = page.as_array().context("a list of watches")?.iter();
+    Ok(all
+        .map(|watch| (text(&watch["resource"]), text(&watch["state"])))
+        .collect())
+}
+
+fn has_finding(plane: &ControlPlane, code: &str) -> Result<bool> {
+    let page = plane.page("/debug/diagnostics")?;
+    let all = page.as_array().context("a list of findings")?;
+    Ok(all.iter().any(|finding| finding["code"] == code))
+}
+
+// ---- the same as a directory
+
+fn same_bytes(workspace: &Workspace) -> Result<()> {
+    let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.install_crds(&tools::crds()?)?;
+    let kubeconfig = server.kubeconfig(&User::admin())?;
+    let scenarios = tools::workspace().join("e2e/scenarios");
+    let base = fs::read_to_string(scenarios.join("base.yaml"))?;
+    admin.apply(&base)?;
+    let mut compared = 0;
+    for name in traffic::scenarios()? {
+        let folder = scenarios.join(&name);
+        compared += same_scenario(workspace, &admin, &kubeconfig, &base, &folder)
+            .with_context(|| format!("scenario {name}"))?;
+    }
+    eprintln!("{compared} resources were the same");
+    ensure!(compared > 1000, "too few: {compared}");
+    Ok(())
+}
+
+/// Compares what all proxies of a scenario are given; how many resources that were.
+fn same_scenario(
+    workspace: &Workspace,
+    admin: &KubeClient,
+    kubeconfig: &Path,
+    base: &str,
+    folder: &Path,
+) -> Result<usize> {
+    let rows: Value = serde_saphyr::from_str(&fs::read_to_string(folder.join("rows.yaml"))?)?;
+    let name = folder.file_name().context("a name")?.to_string_lossy();
+    let place = workspace.place(&format!("scenario-{name}"));
+    fs::create_dir_all(&place)?;
+    fs::write(place.join("base.yaml"), base)?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "yaml") && !path.ends_with("rows.yaml") {
+            let name = path.file_name().context("a name")?.to_owned();
+            fs::copy(&path, place.join(name))?;
+        }
+    }
+    // The settings of the mesh are a file here and a ConfigMap there.
+    let settings = rows.get("mesh-config").cloned().unwrap_or(json!({}));
+    let mesh = workspace.place(&format!("mesh-{name}.yaml"));
+    fs::write(&mesh, settings.to_string())?;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "istio", "namespace": "istio-system"}, "data": {"mesh": settings.to_string()}});
+    admin.apply_objects(vec![map])?;
+
+    let objects = config::objects(&place)?;
+    let in_base: Vec<Value> = serde_saphyr::from_multiple(base)?;
+    let own: Vec<Value> = objects
+        .iter()
+        .filter(|object| !in_base.contains(object))
+        .cloned()
+        .collect();
+    admin.apply_objects(own.clone())?;
+
+    let flags = ["--mesh-config".to_owned(), mesh.display().to_string()];
+    let options = Options {
+        flags: flags.into_iter().collect(),
+        environment: BTreeMap::new(),
+    };
+    let ports = Ports::free(&Net::Host)?;
+    let logs = workspace.logs();
+    let files = ControlPlane::start_with(&Net::Host, LOOPBACK, ports, &place, &logs, options)?;
+    let mut cluster = on_cluster(workspace, kubeconfig, &[])?;
+    cluster.wait_ready()?;
+
+    let mut compared = 0;
+    for pod in objects.iter().filter(|object| object["kind"] == "Pod") {
+        let Some(proxy) = Proxy::of_pod(pod)? else {
+            continue;
+        };
+        let node = proxy.node();
+        let (ours, theirs) = (xds::dump(files.xds(), &node)?, xds::dump(cluster.xds(), &node)?);
+        same(&ours, &theirs).with_context(|| format!("proxy {}", proxy.name))?;
+        compared += ours.len();
+    }
+    for object in own {
+        let text = |field: &Value| field.as_str().unwrap_or("default").to_owned();
+        let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        if kind != "Namespace" {
+            let meta = &object["metadata"];
+            admin.remove(&version, &kind, &text(&meta["namespace"]), &text(&meta["name"]))?;
+        }
+    }
+    Ok(compared)
+}
+
+fn same(files: &Resources, cluster: &Resources) -> Result<()> {
+    for (key, bytes) in files {
+        match cluster.get(key) {
+            None => bail!("{key:?} is missing"),
+            Some(other) if other != bytes => bail!("{key:?} differs"),
+            Some(_) => {}
+        }
+    }
+    let more = cluster.keys().find(|key| !files.contains_key(*key));
+    ensure!(more.is_none(), "{more:?} is too much");
+    Ok(())
+}
+
+// ---- coming and going
+
+fn comes_and_goes(workspace: &Workspace) -> Result<()> {
+    let mut server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.apply(&service("first", 1))?;
+    let faults = server.faults()?;
+    let kubeconfig = server.kubeconfig_through(&User::admin(), &faults)?;
+
+    // It starts after us: not ready, nobody is served, and never anything empty.
+    faults.refuse(true)?;
+    let mut plane = on_cluster(workspace, &kubeconfig, &[])?;
+    wait::until("it says that it waits", SOON, || {
+        let (status, text) = plane.readiness()?;
+        ensure!(status == 503 && text.contains("the API server"), "{status} {text}");
+        Ok(())
+    })?;
+    let refused = format!("{:#}", xds::dump(plane.xds(), &sidecar()).unwrap_err());
+    ensure!(refused.contains("not ready"), "{refused}");
+    faults.refuse(false)?;
+    wait::until("it is ready", RECOVERY, || {
+        let (status, text) = plane.readiness()?;
+        ensure!(status == 200, "{text}");
+        Ok(())
+    })?;
+    ensure!(has(&plane, "first")?);
+
+    // It is killed under load and comes back.
+    for number in 2..20 {
+        admin.apply(&service(&format!("load-{number}"), number))?;
+    }
+    server.kill_api();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(4) {
+        ensure!(has(&plane, "first")? && plane.readiness()?.0 == 200);
+    }
+    server.start_api()?;
+    server.admin()?.apply(&service("back", 20))?;
+    let begin = Instant::now();
+    wait_for(&plane, "back", true, RECOVERY)?;
+    eprintln!("seen {:.1?} after the server was back", begin.elapsed());
+    ensure!(has(&plane, "load-19")?);
+
+    // etcd forgets what happened while we were cut off: what was deleted meanwhile is noticed all the same.
+    faults.refuse(true)?;
+    let admin = server.admin()?;
+    admin.remove("v1", "Service", "shop", "load-2")?;
+    admin.apply(&service("unseen", 21))?;
+    server.compact()?;
+    server.kill_api();
+    server.start_api()?;
+    ensure!(has(&plane, "load-2")? && has(&plane, "first")?);
+    faults.refuse(false)?;
+    wait_for(&plane, "unseen", true, RECOVERY)?;
+    wait_for(&plane, "load-2", false, SOON)?;
+
+    most_services_lost(&server, &plane)?;
+    plane.stop()
+}
+
+/// The guard holds a great loss back until somebody confirms it.
+fn most_services_lost(server: &KubeServer, plane: &ControlPlane) -> Result<()> {
+    let admin = server.admin()?;
+    for number in 3..20 {
+        admin.remove("v1", "Service", "shop", &format!("load-{number}"))?;
+    }
+    wait::until("the loss is held back", SOON, || {
+        ensure!(has_finding(plane, "loss-guard")?);
+        Ok(())
+    })?;
+    ensure!(has(plane, "load-19")?);
+    let mut client = pilotfish_e2e::client::Client::new(&Net::Host, plane.monitoring(), "pilotfish");
+    let answer = client.post("/debug/loss_guard")?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    wait_for(plane, "load-19", false, SOON)?;
+    ensure!(has(plane, "first")?);
+    Ok(())
+}
+
+// ---- wrong answers
+
+fn wrong_answers(workspace: &Workspace) -> Result<()> {
+    let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.apply(&service("first", 1))?;
+    let faults = server.faults()?;
+    let kubeconfig = server.kubeconfig_through(&User::admin(), &faults)?;
+    let mut plane = on_cluster(workspace, &kubeconfig, &[])?;
+    plane.wait_ready()?;
+
+    let trouble = [
+        (Requests::Reads, Fault::Status(410)),
+        (Requests::Watches, Fault::ErrorEvent(410)),
+        (Requests::Reads, Fault::Status(429)),
+        (Requests::Reads, Fault::Status(500)),
+        (Requests::Watches, Fault::ErrorEvent(500)),
+        (Requests::Reads, Fault::Cut),
+        (Requests::Reads, Fault::Break),
+        (Requests::Reads, Fault::Silence),
+    ];
+    for (number, (requests, fault)) in (2..).zip(trouble) {
+        let name = format!("during-{number}");
+        one_trouble(&faults, &admin, &plane, requests, &fault, &service(&name, number))
+            .with_context(|| format!("{fault:?}"))?;
+        faults.set(Vec::new());
+        let begin = Instant::now();
+        wait_for(&plane, &name, true, RECOVERY).with_context(|| format!("{fault:?}"))?;
+        eprintln!("{fault:?}: over after {:.1?}", begin.elapsed());
+    }
+    answers_of_the_past(&faults, &admin, &plane)?;
+    new_credentials(&server, workspace)?;
+    plane.stop()
+}
+
+/// Something changes while the server is of no use; nothing is lost meanwhile.
+fn one_trouble(
+    faults: &Faults,
+    admin: &KubeClient,
+    plane: &ControlPlane,
+    requests: Requests,
+    fault: &Fault,
+    object: &str,
+) -> Result<()> {
+    let before = faults.hits();
+    faults.set_all(requests, fault.clone());
+    admin.apply(object)?;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) {
+        ensure!(has(plane, "first")?, "it is lost");
+        ensure!(plane.readiness()?.0 == 200, "it is not ready any more");
+    }
+    ensure!(faults.hits() > before, "nothing went wrong");
+    Ok(())
+}
+
+/// A server that has not caught up: what it no longer knows, or does not know yet, is not taken away.
+fn answers_of_the_past(faults: &Faults, admin: &KubeClient, plane: &ControlPlane) -> Result<()> {
+    let past = admin.get("/api/v1/services")?.ok()?;
+    admin.apply(&service("new", 30))?;
+    wait_for(plane, "new", true, SOON)?;
+    let rule = |fault| {
+        vec![Rule {
+            requests: Requests::Reads,
+            kind: Some("services".to_owned()),
+            fault,
+        }]
+    };
+    // It has to list again, and is told what was.
+    faults.set(rule(Fault::Status(410)));
+    wait::until("it lists again", SOON, || {
+        ensure!(faults.hits() > 0);
+        Ok(())
+    })?;
+    std::thread::sleep(Duration::from_secs(1));
+    faults.set(rule(Fault::Past(Arc::new(past))));
+    wait::until("it has seen the past", SOON, || {
+        let page = plane.page("/debug/kubernetes")?;
+        ensure!(page.to_string().contains("answers from the past"), "{page}");
+        Ok(())
+    })?;
+    ensure!(has(plane, "new")?, "the past was believed");
+    faults.set(Vec::new());
+    admin.apply(&service("newer", 31))?;
+    wait_for(plane, "newer", true, RECOVERY)?;
+    ensure!(has(plane, "new")?);
+    Ok(())
+}
+
+/// The token is worth nothing any more; the file that it came from has another.
+fn new_credentials(server: &KubeServer, workspace: &Workspace) -> Result<()> {
+    let rules = "[{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]";
+    let user = server.user("reader", rules)?;
+    let kubeconfig = server.kubeconfig(&user)?;
+    let mut plane = on_cluster(workspace, &kubeconfig, &[])?;
+    plane.wait_ready()?;
+    server.dismiss(&user)?;
+    // Open watches go on; a new connection needs a token that counts.
+    let text = fs::read_to_string(&kubeconfig)?;
+    let admin = User::admin();
+    fs::write(&kubeconfig, text.replace(&user.token, &admin.token))?;
+    server.admin()?.apply(&service("rotated", 40))?;
+    wait_for(&plane, "rotated", true, RECOVERY)?;
+    plane.stop()
+}
+
+// ---- forbidden and missing kinds
+
+fn forbidden_and_late(workspace: &Workspace) -> Result<()> {
+    let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.apply(&service("first", 1))?;
+    let some = "[{apiGroups: ['', discovery.k8s.io], resources: [namespaces, nodes, services, endpointslices, pods, configmaps], \
+                 verbs: [get, list, watch]}, \
+                 {apiGroups: [networking.istio.io, security.istio.io, telemetry.istio.io, extensions.istio.io], resources: ['*'], verbs: [get, list, watch]}, \
+                 {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}]";
+    let user = server.user("some", some)?;
+    let mut plane = on_cluster(workspace, &server.kubeconfig(&user)?, &[])?;
+    plane.wait_ready()?;
+    ensure!(has(&plane, "first")?, "the other kinds work");
+    let states = watches(&plane)?;
+    ensure!(states["Secret"] == "forbidden" && states["Service"] == "live", "{states:?}");
+    ensure!(states["VirtualService"] == "absent", "{states:?}");
+    ensure!(has_finding(&plane, "forbidden")?);
+
+    // The CRDs come late.
+    admin.install_crds(&tools::crds()?)?;
+    let entry = "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: out, namespace: shop}, spec: \
+                 {hosts: [out.example], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}}";
+    admin.apply(entry)?;
+    let outside = ("Cluster", "outbound|80||out.example".to_owned());
+    let begin = Instant::now();
+    wait::until("the entry is there", RECOVERY, || {
+        ensure!(xds::dump(plane.xds(), &sidecar())?.contains_key(&outside));
+        Ok(())
+    })?;
+    eprintln!("a late CRD was noticed after {:.1?}", begin.elapsed());
+
+    // And go again.
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/serviceentries.networking.istio.io";
+    admin.delete(path)?.ok()?;
+    wait::until("the entry is gone", RECOVERY, || {
+        ensure!(!xds::dump(plane.xds(), &sidecar())?.contains_key(&outside));
+        Ok(())
+    })?;
+    ensure!(has(&plane, "first")?);
+
+    // What was forbidden is allowed.
+    server.user("some", "[{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]")?;
+    wait::until("secrets are read", RECOVERY, || {
+        ensure!(watches(&plane)?["Secret"] == "live");
+        Ok(())
+    })?;
+    wait::until("the finding is gone", SOON, || {
+        ensure!(!has_finding(&plane, "forbidden")?);
+        Ok(())
+    })?;
+    plane.stop()
+}
