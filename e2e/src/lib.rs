@@ -25,5 +25,5 @@ pub mod relay;
 pub mod tools;
 pub mod traffic;
 pub mod wait;
-pub mod yaml;
 pub mod xds;
+pub mod yaml;

@@ -55,7 +55,14 @@ fn on_cluster(workspace: &Workspace, kubeconfig: &Path, more: &[&str]) -> Result
     let environment = BTreeMap::from([("PILOTFISH_WATCH_SILENCE".to_owned(), "5s".to_owned())]);
     let options = Options { flags, environment };
     let ports = Ports::free(&Net::Host)?;
-    ControlPlane::launch(&Net::Host, LOOPBACK, ports, None, &workspace.logs(), options)
+    ControlPlane::launch(
+        &Net::Host,
+        LOOPBACK,
+        ports,
+        None,
+        &workspace.logs(),
+        options,
+    )
 }
 
 fn sidecar() -> Value {
@@ -109,7 +116,13 @@ fn same_bytes(workspace: &Workspace) -> Result<()> {
     let kubeconfig = server.kubeconfig(&User::admin())?;
     let scenarios = tools::workspace().join("e2e/scenarios");
     let base = fs::read_to_string(scenarios.join("base.yaml"))?;
+    // The one address that the API server takes for itself.
+    let base = base.replace("clusterIP: 10.96.0.1\n", "clusterIP: 10.96.0.251\n");
     admin.apply(&base)?;
+    let mut base: Vec<Value> = serde_saphyr::from_multiple(&base)?;
+    // What every cluster has of its own.
+    let kubernetes = admin.get("/api/v1/namespaces/default/services/kubernetes")?;
+    base.push(kubernetes.ok()?);
     let mut compared = 0;
     for name in traffic::scenarios()? {
         let folder = scenarios.join(&name);
@@ -121,26 +134,37 @@ fn same_bytes(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Where the API server has an object.
+fn path_of(object: &Value) -> Result<String> {
+    let text = |field: &Value| field.as_str().map(str::to_owned);
+    let version = text(&object["apiVersion"]).context("a version")?;
+    let kind = text(&object["kind"]).context("a kind")?.to_lowercase();
+    let plural = match kind.strip_suffix('y') {
+        Some(stem) if !stem.ends_with('a') => format!("{stem}ies"),
+        _ => format!("{kind}s"),
+    };
+    let api = if version.contains('/') { "apis" } else { "api" };
+    let meta = &object["metadata"];
+    let name = text(&meta["name"]).context("a name")?;
+    if kind == "namespace" || kind == "node" {
+        return Ok(format!("/{api}/{version}/{plural}/{name}"));
+    }
+    let namespace = text(&meta["namespace"]).unwrap_or_else(|| "default".to_owned());
+    Ok(format!(
+        "/{api}/{version}/namespaces/{namespace}/{plural}/{name}"
+    ))
+}
+
 /// Compares what all proxies of a scenario are given; how many resources that were.
 fn same_scenario(
     workspace: &Workspace,
     admin: &KubeClient,
     kubeconfig: &Path,
-    base: &str,
+    base: &[Value],
     folder: &Path,
 ) -> Result<usize> {
     let rows: Value = serde_saphyr::from_str(&fs::read_to_string(folder.join("rows.yaml"))?)?;
     let name = folder.file_name().context("a name")?.to_string_lossy();
-    let place = workspace.place(&format!("scenario-{name}"));
-    fs::create_dir_all(&place)?;
-    fs::write(place.join("base.yaml"), base)?;
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "yaml") && !path.ends_with("rows.yaml") {
-            let name = path.file_name().context("a name")?.to_owned();
-            fs::copy(&path, place.join(name))?;
-        }
-    }
     // The settings of the mesh are a file here and a ConfigMap there.
     let settings = rows.get("mesh-config").cloned().unwrap_or(json!({}));
     let mesh = workspace.place(&format!("mesh-{name}.yaml"));
@@ -149,14 +173,19 @@ fn same_scenario(
         "metadata": {"name": "istio", "namespace": "istio-system"}, "data": {"mesh": settings.to_string()}});
     admin.apply_objects(vec![map])?;
 
-    let objects = config::objects(&place)?;
-    let in_base: Vec<Value> = serde_saphyr::from_multiple(base)?;
-    let own: Vec<Value> = objects
-        .iter()
-        .filter(|object| !in_base.contains(object))
-        .cloned()
-        .collect();
+    let mut own = config::objects(folder)?;
+    own.retain(|object| object.get("rows").is_none());
     admin.apply_objects(own.clone())?;
+    let mut objects: Vec<Value> = base.iter().chain(&own).cloned().collect();
+    for object in &mut objects {
+        // The order of objects is that of their creation, which the server decides.
+        let made = admin.get(&path_of(object)?)?.ok()?;
+        object["metadata"]["creationTimestamp"] = made["metadata"]["creationTimestamp"].clone();
+    }
+    let place = workspace.place(&format!("scenario-{name}"));
+    fs::create_dir_all(&place)?;
+    let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
+    fs::write(place.join("mesh.yaml"), documents.join("\n---\n"))?;
 
     let flags = ["--mesh-config".to_owned(), mesh.display().to_string()];
     let options = Options {
@@ -175,17 +204,15 @@ fn same_scenario(
             continue;
         };
         let node = proxy.node();
-        let (ours, theirs) = (xds::dump(files.xds(), &node)?, xds::dump(cluster.xds(), &node)?);
+        let (ours, theirs) = (
+            xds::dump(files.xds(), &node)?,
+            xds::dump(cluster.xds(), &node)?,
+        );
         same(&ours, &theirs).with_context(|| format!("proxy {}", proxy.name))?;
         compared += ours.len();
     }
-    for object in own {
-        let text = |field: &Value| field.as_str().unwrap_or("default").to_owned();
-        let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
-        if kind != "Namespace" {
-            let meta = &object["metadata"];
-            admin.remove(&version, &kind, &text(&meta["namespace"]), &text(&meta["name"]))?;
-        }
+    for object in own.iter().filter(|object| object["kind"] != "Namespace") {
+        admin.delete(&path_of(object)?)?.ok()?;
     }
     Ok(compared)
 }
@@ -217,7 +244,10 @@ fn comes_and_goes(workspace: &Workspace) -> Result<()> {
     let mut plane = on_cluster(workspace, &kubeconfig, &[])?;
     wait::until("it says that it waits", SOON, || {
         let (status, text) = plane.readiness()?;
-        ensure!(status == 503 && text.contains("the API server"), "{status} {text}");
+        ensure!(
+            status == 503 && text.contains("the API server"),
+            "{status} {text}"
+        );
         Ok(())
     })?;
     let refused = format!("{:#}", xds::dump(plane.xds(), &sidecar()).unwrap_err());
@@ -274,7 +304,8 @@ fn most_services_lost(server: &KubeServer, plane: &ControlPlane) -> Result<()> {
         Ok(())
     })?;
     ensure!(has(plane, "load-19")?);
-    let mut client = pilotfish_e2e::client::Client::new(&Net::Host, plane.monitoring(), "pilotfish");
+    let mut client =
+        pilotfish_e2e::client::Client::new(&Net::Host, plane.monitoring(), "pilotfish");
     let answer = client.post("/debug/loss_guard")?;
     ensure!(answer.status == 200, "{}", answer.text());
     wait_for(plane, "load-19", false, SOON)?;
@@ -305,8 +336,15 @@ fn wrong_answers(workspace: &Workspace) -> Result<()> {
     ];
     for (number, (requests, fault)) in (2..).zip(trouble) {
         let name = format!("during-{number}");
-        one_trouble(&faults, &admin, &plane, requests, &fault, &service(&name, number))
-            .with_context(|| format!("{fault:?}"))?;
+        one_trouble(
+            &faults,
+            &admin,
+            &plane,
+            requests,
+            &fault,
+            &service(&name, number),
+        )
+        .with_context(|| format!("{fault:?}"))?;
         faults.set(Vec::new());
         let begin = Instant::now();
         wait_for(&plane, &name, true, RECOVERY).with_context(|| format!("{fault:?}"))?;
@@ -371,15 +409,29 @@ fn answers_of_the_past(faults: &Faults, admin: &KubeClient, plane: &ControlPlane
     Ok(())
 }
 
-/// The token is worth nothing any more; the file that it came from has another.
+/// The token is worth nothing any more; later the file that it came from has another.
 fn new_credentials(server: &KubeServer, workspace: &Workspace) -> Result<()> {
     let rules = "[{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]";
     let user = server.user("reader", rules)?;
-    let kubeconfig = server.kubeconfig(&user)?;
+    let faults = server.faults()?;
+    let kubeconfig = server.kubeconfig_through(&user, &faults)?;
     let mut plane = on_cluster(workspace, &kubeconfig, &[])?;
     plane.wait_ready()?;
     server.dismiss(&user)?;
-    // Open watches go on; a new connection needs a token that counts.
+    let client = server.client(&user)?;
+    wait::until("the token is refused", SOON, || {
+        let status = client.get("/api/v1/services")?.status;
+        ensure!(status == 401, "{status}");
+        Ok(())
+    })?;
+    faults.refuse(true)?;
+    faults.refuse(false)?;
+    wait::until("it is told", SOON, || {
+        let page = plane.page("/debug/kubernetes")?;
+        ensure!(page.to_string().contains("Unauthorized"), "{page}");
+        Ok(())
+    })?;
+    ensure!(has(&plane, "first")?);
     let text = fs::read_to_string(&kubeconfig)?;
     let admin = User::admin();
     fs::write(&kubeconfig, text.replace(&user.token, &admin.token))?;
@@ -403,7 +455,10 @@ fn forbidden_and_late(workspace: &Workspace) -> Result<()> {
     plane.wait_ready()?;
     ensure!(has(&plane, "first")?, "the other kinds work");
     let states = watches(&plane)?;
-    ensure!(states["Secret"] == "forbidden" && states["Service"] == "live", "{states:?}");
+    ensure!(
+        states["Secret"] == "forbidden" && states["Service"] == "live",
+        "{states:?}"
+    );
     ensure!(states["VirtualService"] == "absent", "{states:?}");
     ensure!(has_finding(&plane, "forbidden")?);
 
@@ -430,7 +485,10 @@ fn forbidden_and_late(workspace: &Workspace) -> Result<()> {
     ensure!(has(&plane, "first")?);
 
     // What was forbidden is allowed.
-    server.user("some", "[{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]")?;
+    server.user(
+        "some",
+        "[{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]",
+    )?;
     wait::until("secrets are read", RECOVERY, || {
         ensure!(watches(&plane)?["Secret"] == "live");
         Ok(())

@@ -338,7 +338,10 @@ const LATER: &[(&str, &str)] = &[
         "log lines do not name their place in the source",
     ),
     ("log_stacktrace_level", "log lines carry no stack traces"),
-    ("vklog", "--log-level kube:debug shows what is read from a cluster"),
+    (
+        "vklog",
+        "--log-level kube:debug shows what is read from a cluster",
+    ),
 ];
 
 /// Who may see the debug pages.

@@ -63,7 +63,8 @@ const fn declares_services(kind: Kind) -> bool {
 impl Guard {
     /// Whether a push that would bring this loss is made; `since` is when it was first held back.
     pub(crate) fn decide(self, loss: Loss, since: Option<Instant>, now: Instant) -> Decision {
-        let most = loss.before >= AT_LEAST && loss.lost * 100 > loss.before * usize::from(self.percent);
+        let most =
+            loss.before >= AT_LEAST && loss.lost * 100 > loss.before * usize::from(self.percent);
         if self.percent == 0 || self.time.is_zero() || !most {
             return Decision::Push;
         }
@@ -118,13 +119,26 @@ mod tests {
             (6, 10, held),
             (9, 9, Decision::Push),
         ] {
-            assert_eq!(GUARD.decide(loss(lost, before), None, now), decision, "{lost} of {before}");
+            assert_eq!(
+                GUARD.decide(loss(lost, before), None, now),
+                decision,
+                "{lost} of {before}"
+            );
         }
-        let off = Guard { percent: 0, ..GUARD };
+        let off = Guard {
+            percent: 0,
+            ..GUARD
+        };
         assert_eq!(off.decide(loss(100, 100), None, now), Decision::Push);
-        let off = Guard { time: Duration::ZERO, ..GUARD };
+        let off = Guard {
+            time: Duration::ZERO,
+            ..GUARD
+        };
         assert_eq!(off.decide(loss(100, 100), None, now), Decision::Push);
-        let strict = Guard { percent: 10, ..GUARD };
+        let strict = Guard {
+            percent: 10,
+            ..GUARD
+        };
         assert_eq!(strict.decide(loss(11, 100), None, now), held);
     }
 

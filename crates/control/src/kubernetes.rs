@@ -52,7 +52,8 @@ impl Kubernetes {
                 networks: self.networks,
             };
             let (updates, received) = mpsc::channel(4);
-            let watching = kube::watch_mesh(link.clone(), maps, timing.clone(), status.clone(), updates);
+            let watching =
+                kube::watch_mesh(link.clone(), maps, timing.clone(), status.clone(), updates);
             vital.spawn(async move {
                 watching
                     .await
@@ -64,7 +65,12 @@ impl Kubernetes {
         }
         let source = ClusterSource::new(link, &self.revision, timing, status);
         let (batches, received) = mpsc::channel(4);
-        vital.spawn(async move { source.run(batches).await.context("reading the cluster failed") });
+        vital.spawn(async move {
+            source
+                .run(batches)
+                .await
+                .context("reading the cluster failed")
+        });
         vital.spawn(pass_on(received, inputs.clone(), |batch| {
             Input::Objects(Origin::Kubernetes, batch)
         }));

@@ -354,7 +354,8 @@ fn access(
     env: &Environment,
 ) -> Result<Option<Access>> {
     let wanted = registries.is_none_or(|all| {
-        all.split(',').any(|name| name.trim().eq_ignore_ascii_case("kubernetes"))
+        all.split(',')
+            .any(|name| name.trim().eq_ignore_ascii_case("kubernetes"))
     });
     let variable = env.text("KUBECONFIG").filter(|_| dirs.is_empty());
     let in_cluster = env.text("KUBERNETES_SERVICE_HOST").is_some() && (dirs.is_empty() || istiod);
@@ -606,18 +607,29 @@ mod tests {
         let other = ["discovery", "--configDir", &dir, "--registries", "Mock"];
         assert_eq!(access(&other, &pod()), None);
 
-        let found = cluster(&["discovery", "-n", "mine"], &pod()).unwrap().unwrap();
-        assert_eq!((found.namespace.as_str(), found.revision.as_str()), ("mine", "r"));
+        let found = cluster(&["discovery", "-n", "mine"], &pod())
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (found.namespace.as_str(), found.revision.as_str()),
+            ("mine", "r")
+        );
         assert!(found.mesh && found.networks);
         let found = cluster(&["serve"], &desk()).unwrap().unwrap();
-        assert_eq!((found.namespace.as_str(), found.revision.as_str()), ("istio-system", ""));
+        assert_eq!(
+            (found.namespace.as_str(), found.revision.as_str()),
+            ("istio-system", "")
+        );
     }
 
     #[test]
     fn everything_that_is_read_is_waited_for() {
         let plan = |args: &[&str]| resolve(args, &Environment::default()).unwrap().plan();
         let files = plan(&[]);
-        assert_eq!((files.objects, files.mesh), (vec![Origin::Files], vec![Origin::Files]));
+        assert_eq!(
+            (files.objects, files.mesh),
+            (vec![Origin::Files], vec![Origin::Files])
+        );
         let both = plan(&["--kubeconfig", "x"]);
         assert_eq!(both.objects, [Origin::Files, Origin::Kubernetes]);
         assert_eq!(both.mesh, [Origin::Kubernetes]);
@@ -626,11 +638,26 @@ mod tests {
     #[test]
     fn the_guard_can_be_set_and_turned_off() {
         let guard = |args: &[&str], env: &Environment| resolve(args, env).map(|all| all.guard);
-        let env = Environment::of([("PILOTFISH_LOSS_GUARD", "20"), ("PILOTFISH_LOSS_GUARD_TIME", "1m")]);
+        let env = Environment::of([
+            ("PILOTFISH_LOSS_GUARD", "20"),
+            ("PILOTFISH_LOSS_GUARD_TIME", "1m"),
+        ]);
         let time = |seconds| Duration::from_secs(seconds);
         let (standard, of_env) = (guard(&[], &Environment::default()), guard(&[], &env));
-        assert_eq!(standard.unwrap(), Guard { percent: 50, time: time(30) });
-        assert_eq!(of_env.unwrap(), Guard { percent: 20, time: time(60) });
+        assert_eq!(
+            standard.unwrap(),
+            Guard {
+                percent: 50,
+                time: time(30)
+            }
+        );
+        assert_eq!(
+            of_env.unwrap(),
+            Guard {
+                percent: 20,
+                time: time(60)
+            }
+        );
         assert_eq!(guard(&["--loss-guard", "0"], &env).unwrap().percent, 0);
         assert!(guard(&["--loss-guard", "101"], &env).is_err());
     }

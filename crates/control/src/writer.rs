@@ -251,7 +251,12 @@ impl Writer {
             let due = self.debouncer.take(now);
             return self.guarded(due, now);
         }
-        if !self.objects.values().chain(self.mesh.values()).all(|feed| feed.synced) {
+        if !self
+            .objects
+            .values()
+            .chain(self.mesh.values())
+            .all(|feed| feed.synced)
+        {
             return None;
         }
         let all = self.store.snapshot().objects.keys().cloned().collect();
@@ -301,7 +306,11 @@ impl Writer {
             }
             _ => {
                 if since.is_some() {
-                    let why = if waited { "it has lasted, or was confirmed" } else { "the services are back" };
+                    let why = if waited {
+                        "it has lasted, or was confirmed"
+                    } else {
+                        "the services are back"
+                    };
                     tracing::warn!(target: "push", lost = loss.lost, before = loss.before, "pushing again after a loss of services: {why}");
                     self.plane.metrics.held_back.set(0);
                     self.tell_findings();
@@ -446,7 +455,11 @@ mod tests {
     fn plane() -> Arc<Plane> {
         let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
         let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
-        let waits = [Origin::Files.objects(), Origin::Files.mesh(), FIRST_SNAPSHOT];
+        let waits = [
+            Origin::Files.objects(),
+            Origin::Files.mesh(),
+            FIRST_SNAPSHOT,
+        ];
         let readiness = Readiness::waiting_for(waits.map(str::to_owned));
         Arc::new(Plane::new(
             pilotfish_mesh::Settings::default(),
@@ -498,8 +511,12 @@ mod tests {
         };
         let mut generations = pilotfish_xds::Configuration::generation(&*plane);
         let writer = tokio::spawn(
-            Writer::new(Arc::clone(&plane), &plan(debounce), std::time::Instant::now())
-                .run(received),
+            Writer::new(
+                Arc::clone(&plane),
+                &plan(debounce),
+                std::time::Instant::now(),
+            )
+            .run(received),
         );
         let start = Instant::now();
         inputs.send(objects(&["a"])).await.unwrap();
@@ -510,7 +527,10 @@ mod tests {
         );
         assert_eq!(services(&plane), 0);
 
-        inputs.send(Input::Mesh(Origin::Files, Box::default())).await.unwrap();
+        inputs
+            .send(Input::Mesh(Origin::Files, Box::default()))
+            .await
+            .unwrap();
         generations.changed().await.unwrap();
         assert_eq!(start.elapsed(), Duration::from_secs(1), "not debounced");
         assert_eq!(services(&plane), 1);
@@ -538,9 +558,8 @@ mod tests {
     }
 
     fn lose(names: &[String]) -> Input {
-        let gone = |name: &String| {
-            Change::Delete(ObjectKey::new(Kind::Service, "shop", name.as_str()))
-        };
+        let gone =
+            |name: &String| Change::Delete(ObjectKey::new(Kind::Service, "shop", name.as_str()));
         Input::Objects(
             Origin::Files,
             Batch {
@@ -560,7 +579,11 @@ mod tests {
             max: Duration::from_secs(10),
             endpoints: true,
         };
-        let writer = Writer::new(Arc::clone(&plane), &plan(debounce), std::time::Instant::now());
+        let writer = Writer::new(
+            Arc::clone(&plane),
+            &plan(debounce),
+            std::time::Instant::now(),
+        );
         tokio::spawn(writer.run(received));
         let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
         let all: Vec<&str> = names.iter().map(String::as_str).collect();

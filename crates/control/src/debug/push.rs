@@ -273,10 +273,10 @@ mod tests {
     use tonic::transport::Endpoint;
 
     use super::*;
+    use crate::guard::Guard;
     use crate::metrics::Metrics;
     use crate::nodes::Nodes;
     use crate::readiness::Readiness;
-    use crate::guard::Guard;
     use crate::settings::{Debounce, Treatment};
     use crate::writer::{Input, Origin, Plan, Writer};
 
@@ -413,7 +413,10 @@ spec:
         };
         tokio::spawn(Writer::new(Arc::clone(&plane), &plan, Instant::now()).run(received));
         inputs.send(objects(MESH)).await.unwrap();
-        inputs.send(Input::Mesh(Origin::Files, Box::default())).await.unwrap();
+        inputs
+            .send(Input::Mesh(Origin::Files, Box::default()))
+            .await
+            .unwrap();
         generations.changed().await.unwrap();
         let mut clients = [
             Client::connect(address, "a").await,

@@ -85,7 +85,12 @@ impl Collector {
     }
 
     /// Takes in what the task of a kind has learned; returns how that kind is now, for the status.
-    pub(super) fn take(&mut self, index: usize, news: News, now: Instant) -> Option<(State, &str, usize)> {
+    pub(super) fn take(
+        &mut self,
+        index: usize,
+        news: News,
+        now: Instant,
+    ) -> Option<(State, &str, usize)> {
         for (key, diagnostics) in news.findings {
             if diagnostics.is_empty() {
                 self.findings.remove(&key);
@@ -118,7 +123,9 @@ impl Collector {
 
     /// Whether every kind is known, or known to be out of reach. Somebody who may read nothing knows nothing.
     fn is_synced(&self, now: Instant) -> bool {
-        self.kinds.iter().any(|kind| kind.synced && kind.condition != Some(Condition::Absent))
+        self.kinds
+            .iter()
+            .any(|kind| kind.synced && kind.condition != Some(Condition::Absent))
             && self.kinds.iter().all(|kind| kind.is_settled(now))
     }
 
@@ -130,9 +137,10 @@ impl Collector {
     /// What there is to tell since the last time.
     pub(super) fn batch(&mut self, now: Instant) -> Option<Batch> {
         let (diagnostics, waiting_for) = (self.diagnostics(now), self.waiting_for(now));
-        let same = self.told.as_ref().is_some_and(|(told, waited)| {
-            *told == diagnostics && *waited == waiting_for
-        });
+        let same = self
+            .told
+            .as_ref()
+            .is_some_and(|(told, waited)| *told == diagnostics && *waited == waiting_for);
         if same && self.changes.is_empty() {
             return None;
         }
@@ -151,7 +159,10 @@ impl Collector {
             return Vec::new();
         }
         let missing: Vec<&KindState> = self.kinds.iter().filter(|kind| !kind.synced).collect();
-        let reason = missing.iter().map(|kind| kind.reason()).find(|r| !r.is_empty());
+        let reason = missing
+            .iter()
+            .map(|kind| kind.reason())
+            .find(|r| !r.is_empty());
         let why = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
         if missing.len() == self.kinds.len() {
             return vec![format!("the API server {}{why}", self.server)];
@@ -170,9 +181,15 @@ impl Collector {
         for kind in &self.kinds {
             if let Some(Condition::Forbidden(reason)) = &kind.condition {
                 let effect = if kind.objects == 0 {
-                    format!("no {} of the cluster is in effect; it is tried again", kind.kind)
+                    format!(
+                        "no {} of the cluster is in effect; it is tried again",
+                        kind.kind
+                    )
                 } else {
-                    format!("what was last known of {} stays in effect; it is tried again", kind.kind)
+                    format!(
+                        "what was last known of {} stays in effect; it is tried again",
+                        kind.kind
+                    )
                 };
                 let reason = format!("{} may not be read: {reason}", kind.kind.plural());
                 all.push(Diagnostic::error("forbidden", reason, effect));
@@ -182,12 +199,23 @@ impl Collector {
             .kinds
             .iter()
             .filter(|kind| kind.synced)
-            .filter(|kind| kind.down_since.is_some_and(|since| now.duration_since(since) >= DOWN_FOR))
+            .filter(|kind| {
+                kind.down_since
+                    .is_some_and(|since| now.duration_since(since) >= DOWN_FOR)
+            })
             .collect();
         if let Some(first) = down.first() {
-            let names: Vec<&str> = down.iter().take(NAMED).map(|kind| kind.kind.as_str()).collect();
+            let names: Vec<&str> = down
+                .iter()
+                .take(NAMED)
+                .map(|kind| kind.kind.as_str())
+                .collect();
             let more = down.len().saturating_sub(NAMED);
-            let more = if more == 0 { String::new() } else { format!(" and {more} more kinds") };
+            let more = if more == 0 {
+                String::new()
+            } else {
+                format!(" and {more} more kinds")
+            };
             let reason = format!(
                 "the API server {} cannot be watched for {}{more}: {}",
                 self.server,
@@ -226,7 +254,10 @@ mod tests {
         assert_eq!(batch.waiting_for, ["the API server https://api"]);
         collector.take(0, down("connection refused"), now);
         let batch = collector.batch(now).unwrap();
-        assert_eq!(batch.waiting_for, ["the API server https://api (connection refused)"]);
+        assert_eq!(
+            batch.waiting_for,
+            ["the API server https://api (connection refused)"]
+        );
 
         collector.take(0, news(Condition::Live), now);
         collector.take(2, news(Condition::Absent), now);
@@ -237,7 +268,10 @@ mod tests {
         assert_eq!(batch.diagnostics.len(), 1);
         assert_eq!(batch.diagnostics[0].code, "forbidden");
         collector.take(1, news(Condition::Live), now);
-        assert!(!collector.batch(now).unwrap().synced, "it may be forbidden for a moment only");
+        assert!(
+            !collector.batch(now).unwrap().synced,
+            "it may be forbidden for a moment only"
+        );
         let now = now + FORBIDDEN_FOR;
         let batch = collector.batch(now).unwrap();
         assert!(batch.synced && batch.waiting_for.is_empty());
@@ -248,7 +282,12 @@ mod tests {
         assert!(collector.batch(now).is_none());
         let batch = collector.batch(now + DOWN_FOR).unwrap();
         assert!(batch.synced && batch.changes.is_empty());
-        assert!(batch.diagnostics.iter().any(|d| d.code == "watch-down" && d.reason.contains("gone")));
+        assert!(
+            batch
+                .diagnostics
+                .iter()
+                .any(|d| d.code == "watch-down" && d.reason.contains("gone"))
+        );
         collector.take(0, news(Condition::Live), now);
         assert_eq!(collector.batch(now).unwrap().diagnostics.len(), 1);
     }

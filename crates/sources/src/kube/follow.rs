@@ -3,8 +3,8 @@
 //! This is written on kube-rs' client and not on its watcher, since the watcher hides what the rules here need: the version
 //! of a list (is it older than what was seen?), bookmarks (is the watch alive?) and the form of an error.
 
-use std::convert::Infallible;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -223,7 +223,11 @@ impl<'a, K: Keep> Follower<'a, K> {
                 Fault::Expired(reason) => {
                     self.resume = None;
                     // A version that has expired says nothing about the server's health: a new list is due at once.
-                    let wait = if self.progress { Duration::ZERO } else { backoff.next(chance) };
+                    let wait = if self.progress {
+                        Duration::ZERO
+                    } else {
+                        backoff.next(chance)
+                    };
                     tracing::debug!(target: "kubernetes", path = self.path(), reason, "listing again");
                     self.wait(wait).await;
                     continue;

@@ -323,9 +323,10 @@ mod tests {
         keeper.revision = "default".to_owned();
         keeper.upsert(&raw("a", 1, "{}")).unwrap();
         assert_eq!(told(&mut keeper), "+a");
-        let moved = raw("a", 2, "{}")
-            .get()
-            .replace(r#""name":"a""#, r#""name":"a","labels":{"istio.io/rev":"canary"}"#);
+        let moved = raw("a", 2, "{}").get().replace(
+            r#""name":"a""#,
+            r#""name":"a","labels":{"istio.io/rev":"canary"}"#,
+        );
         let moved = RawValue::from_string(moved).unwrap();
         keeper.upsert(&moved).unwrap();
         assert_eq!(told(&mut keeper), "-a");

@@ -99,7 +99,9 @@ pub(super) fn trim(kind: Kind, object: &mut Value) -> bool {
         metadata.remove("managedFields");
         match (kind, metadata.get_mut("annotations")) {
             (Kind::Pod, Some(Value::Object(annotations))) => {
-                UNREAD.iter().for_each(|name| drop(annotations.remove(*name)));
+                UNREAD
+                    .iter()
+                    .for_each(|name| drop(annotations.remove(*name)));
             }
             (Kind::Node | Kind::EndpointSlice, Some(annotations)) => *annotations = Value::Null,
             _ => {}
@@ -154,8 +156,15 @@ mod tests {
     fn only_credentials_are_kept() {
         let mut secret = json!({"metadata": {"name": "a", "managedFields": [1]}, "data": {"tls.crt": "YQ==", "password": "Yg=="}});
         assert!(trim(Kind::Secret, &mut secret));
-        assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"tls.crt": "YQ=="}}));
-        for other in [json!({"data": {"password": "x"}}), json!({}), json!({"data": null})] {
+        assert_eq!(
+            secret,
+            json!({"metadata": {"name": "a"}, "data": {"tls.crt": "YQ=="}})
+        );
+        for other in [
+            json!({"data": {"password": "x"}}),
+            json!({}),
+            json!({"data": null}),
+        ] {
             assert!(!trim(Kind::Secret, &mut other.clone()), "{other}");
         }
         let mut map = json!({"data": {"tls.crt": "x"}, "binaryData": {"ca.crt": "eA=="}});

@@ -166,8 +166,9 @@ impl Link {
             }
         }
         let made = match self.access.config().await {
-            Ok(config) => Client::try_from(config)
-                .map_err(|error| anyhow!(super::wire::chain(&error))),
+            Ok(config) => {
+                Client::try_from(config).map_err(|error| anyhow!(super::wire::chain(&error)))
+            }
             Err(error) => Err(error),
         };
         let mut current = self.lock();
@@ -199,7 +200,10 @@ mod tests {
         let file = |path: &str| Some(Access::Kubeconfig(vec![path.into()]));
         let flag = Some(Path::new("a"));
         assert_eq!(Access::find(flag, Some("b"), true), file("a"));
-        assert_eq!(Access::find(Some(Path::new("")), Some("b"), true), file("b"));
+        assert_eq!(
+            Access::find(Some(Path::new("")), Some("b"), true),
+            file("b")
+        );
         assert_eq!(Access::find(None, None, true), Some(Access::InCluster));
         assert_eq!(Access::find(None, None, false), None);
     }
@@ -210,6 +214,9 @@ mod tests {
             .await
             .unwrap_err();
         let text = format!("{error:#}");
-        assert!(text.contains("/nowhere") && text.contains("--kubeconfig"), "{text}");
+        assert!(
+            text.contains("/nowhere") && text.contains("--kubeconfig"),
+            "{text}"
+        );
     }
 }

@@ -191,7 +191,8 @@ impl Settings {
                 .iter()
                 .filter_map(move |(name, content)| Some((name, content.as_ref()?.get(field)?)))
         };
-        let place = |name: &str, field: &str| format!("ConfigMap/{}/{name} {field}", self.maps.namespace);
+        let place =
+            |name: &str, field: &str| format!("ConfigMap/{}/{name} {field}", self.maps.namespace);
         // A ConfigMap that is gone says nothing: what it last said stays.
         let complete = named.last().is_some_and(|(_, content)| content.is_some());
         if self.maps.mesh && (complete || self.told.is_none()) {
@@ -236,7 +237,8 @@ mod tests {
 
     fn live(content: Option<serde_json::Value>) -> News {
         let change = content.map(|data| {
-            let value = json!({"metadata": {"name": "x", "namespace": "istio-system"}, "data": data});
+            let value =
+                json!({"metadata": {"name": "x", "namespace": "istio-system"}, "data": data});
             Change::Upsert(parse::object(value, Kind::ConfigMap).objects.remove(0))
         });
         News {
@@ -281,14 +283,21 @@ mod tests {
         let mut settings = settings(maps("", None));
         settings.take(0, live(None));
         let update = settings.update().unwrap();
-        assert_eq!(update.mesh, Some(pilotfish_config::mesh::MeshConfig::standard()));
+        assert_eq!(
+            update.mesh,
+            Some(pilotfish_config::mesh::MeshConfig::standard())
+        );
         assert_eq!(update.diagnostics[0].code, "missing");
         settings.take(0, live(Some(json!({"mesh": "trustDomain: x"}))));
         let update = settings.update().unwrap();
         assert_eq!(update.mesh.unwrap().trust_domain, "x");
         assert_eq!(update.diagnostics, []);
         let gone = News {
-            changes: vec![Change::Delete(ObjectKey::new(Kind::ConfigMap, "istio-system", "istio"))],
+            changes: vec![Change::Delete(ObjectKey::new(
+                Kind::ConfigMap,
+                "istio-system",
+                "istio",
+            ))],
             ..News::default()
         };
         settings.take(0, gone);
@@ -318,6 +327,9 @@ mod tests {
         let update = settings.update().unwrap();
         assert!(update.mesh.is_none());
         let found = format!("{}", update.diagnostics[0]);
-        assert!(found.contains("ConfigMap/istio-system/istio mesh"), "{found}");
+        assert!(
+            found.contains("ConfigMap/istio-system/istio mesh"),
+            "{found}"
+        );
     }
 }

@@ -64,7 +64,8 @@ mod tests {
     use super::*;
 
     fn pod(name: &str, app: &str) -> Object {
-        let value = json!({"metadata": {"name": name, "namespace": "shop", "labels": {"app": app}}});
+        let value =
+            json!({"metadata": {"name": name, "namespace": "shop", "labels": {"app": app}}});
         parse::object(value, Kind::Pod).objects.remove(0)
     }
 

@@ -220,7 +220,8 @@ impl Page<'_> {
 
 /// Reads a page; one that was cut off is an error.
 pub(super) fn page(bytes: &[u8]) -> Result<Page<'_>, Fault> {
-    serde_json::from_slice(bytes).map_err(|error| Fault::Failed(format!("unreadable list: {error}")))
+    serde_json::from_slice(bytes)
+        .map_err(|error| Fault::Failed(format!("unreadable list: {error}")))
 }
 
 /// Asks for `path`; the answer is one that means success.
@@ -268,7 +269,9 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Fault> {
             all.extend_from_slice(&data);
         }
         if all.len() > limit {
-            return Err(Fault::Failed(format!("an answer of more than {limit} bytes")));
+            return Err(Fault::Failed(format!(
+                "an answer of more than {limit} bytes"
+            )));
         }
     }
     Ok(all.freeze())
@@ -421,7 +424,10 @@ mod tests {
         for cut in [&line[..20], b"{}", b"[]", b"\"\\ud800\""] {
             assert!(matches!(event(cut), Err(Fault::Failed(_))));
         }
-        assert!(matches!(page(br#"{"items":[{"a":1"#), Err(Fault::Failed(_))));
+        assert!(matches!(
+            page(br#"{"items":[{"a":1"#),
+            Err(Fault::Failed(_))
+        ));
         assert!(page(br#"{"metadata":{},"items":null}"#).is_ok());
     }
 }
