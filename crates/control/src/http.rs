@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::DebugAccess;
 use crate::debug;
+use crate::kubernetes;
 use crate::logging::Logging;
 use crate::nodes::Nodes;
 use crate::plane::Plane;
@@ -177,6 +178,9 @@ async fn metrics(State(pages): State<Pages>, ConnectInfo(ends): ConnectInfo<Ends
             .into_response();
     }
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    if let Some(status) = &pages.kubernetes {
+        kubernetes::count(status, &pages.plane.metrics);
+    }
     let taken = pages.plane.total_cost();
     pages
         .plane

@@ -1,17 +1,18 @@
 //! The Kubernetes source: what to read, starting it, and the page about it.
 
 use anyhow::{Context, Result};
-use axum::extract::State;
+use axum::extract;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use pilotfish_sources::kube::{
-    self, Access, ClusterSource, Link, MeshMaps, Status, Timing, WatchStatus,
+    self, Access, ClusterSource, Link, MeshMaps, State, Status, Timing, WatchStatus,
 };
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::http::{Pages, json};
+use crate::metrics::Metrics;
 use crate::serve::pass_on;
 use crate::writer::{Input, Origin};
 
@@ -78,6 +79,17 @@ impl Kubernetes {
     }
 }
 
+/// Brings the metrics about watches up to date.
+pub(crate) fn count(status: &Status, metrics: &Metrics) {
+    let watches = status.watches();
+    let works = |watch: &&WatchStatus| matches!(watch.state, State::Live | State::Absent);
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    metrics.watches.set(number(watches.len()));
+    metrics
+        .watches_down
+        .set(number(watches.len() - watches.iter().filter(works).count()));
+}
+
 /// A watch as the page shows it.
 #[derive(Debug, Serialize)]
 struct Shown {
@@ -87,7 +99,7 @@ struct Shown {
 }
 
 /// How it goes with each watch.
-pub(crate) async fn page(State(pages): State<Pages>) -> Response {
+pub(crate) async fn page(extract::State(pages): extract::State<Pages>) -> Response {
     let Some(status) = &pages.kubernetes else {
         return "no Kubernetes cluster is read\n".into_response();
     };

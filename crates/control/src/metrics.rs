@@ -175,6 +175,8 @@ pub(crate) struct Metrics {
     pub(crate) virtual_services: Gauge,
     pub(crate) invalid: Gauge,
     pub(crate) held_back: Gauge,
+    pub(crate) watches: Gauge,
+    pub(crate) watches_down: Gauge,
 }
 
 impl Metrics {
@@ -341,6 +343,18 @@ impl Metrics {
                 r,
                 "pilotfish_loss_guard_holding",
                 "1 while a push is held back because most services are gone; /debug/loss_guard tells more",
+                Gauge::default(),
+            ),
+            watches: add(
+                r,
+                "pilotfish_kubernetes_watches",
+                "Watches of the Kubernetes cluster; /debug/kubernetes lists them",
+                Gauge::default(),
+            ),
+            watches_down: add(
+                r,
+                "pilotfish_kubernetes_watches_down",
+                "Those of them that do not work now; what was last known stays in effect",
                 Gauge::default(),
             ),
             invalid: add(

@@ -2,6 +2,10 @@
 //!
 //! One task a kind lists and watches ([`follow`]) and knows which objects there are ([`keeper`]); one collector knows who
 //! has synced and what is wrong ([`collector`]), and is the only one to send batches.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "sources may read the clock; what is decided by it is told the time"
+)]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long a cluster must insist on being older than it was, until it is believed to have been restored from a backup.
-pub(super) const INSIST: Duration = Duration::from_secs(60);
+pub(super) const INSIST: Duration = Duration::from_mins(1);
 
 /// What is known of the age of a kind of objects.
 #[derive(Debug, Default)]

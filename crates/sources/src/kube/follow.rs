@@ -41,7 +41,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             silence: Duration::from_secs(90),
-            watch: Duration::from_secs(300),
+            watch: Duration::from_mins(5),
         }
     }
 }

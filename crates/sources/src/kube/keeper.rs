@@ -109,22 +109,29 @@ impl Keeper {
             .map_or(key, |(known, _)| known.clone())
     }
 
-    fn read(&mut self, key: ObjectKey, object: &RawValue) -> Result<Read, Fault> {
-        let mut value: Value = serde_json::from_str(object.get())
-            .map_err(|error| Fault::Failed(format!("unreadable object: {error}")))?;
+    fn read(&mut self, key: ObjectKey, object: &RawValue) -> Read {
+        // The text is whole, so that this is about one object and not about the answer: it may be nested too deeply.
+        let mut value: Value = match serde_json::from_str(object.get()) {
+            Ok(value) => value,
+            Err(error) => {
+                let effect = "the object is not used; its last good version stays";
+                let found = Diagnostic::error("syntax", error.to_string(), effect).of(key.clone());
+                return Read::Refused(key, vec![found]);
+            }
+        };
         let useful = self.part == Part::Whole || kinds::trim(self.kind, &mut value);
         if !useful || !kinds::is_ours(self.kind, &value, &self.revision) {
-            return Ok(Read::Skipped(key));
+            return Read::Skipped(key);
         }
         let mut parsed = parse::object(value, self.kind);
         let diagnostics = std::mem::take(&mut parsed.diagnostics);
-        Ok(match parsed.objects.pop() {
+        match parsed.objects.pop() {
             Some(mut object) => {
                 self.shared.share(&mut object);
                 Read::Used(Change::Upsert(object), diagnostics)
             }
             None => Read::Refused(key, diagnostics),
-        })
+        }
     }
 
     fn forget(&mut self, key: ObjectKey) {
@@ -155,7 +162,7 @@ impl Keep for Keeper {
         let read = if unchanged {
             None
         } else {
-            Some(self.read(key.clone(), object)?)
+            Some(self.read(key.clone(), object))
         };
         let Some(list) = &mut self.list else {
             return Ok(());
@@ -185,7 +192,9 @@ impl Keep for Keeper {
             .filter(|key| !list.seen.contains_key(*key))
             .cloned()
             .collect();
-        gone.into_iter().for_each(|key| self.forget(key));
+        for key in gone {
+            self.forget(key);
+        }
         self.known = list.seen;
         self.news.changes.extend(list.changes);
         self.news.findings.extend(list.findings);
@@ -194,7 +203,7 @@ impl Keep for Keeper {
     fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
         let head = wire::head(object)?;
         let (key, version) = (self.key(&head), head.version());
-        match self.read(key, object)? {
+        match self.read(key, object) {
             Read::Skipped(key) => self.forget(key),
             Read::Used(change, diagnostics) => {
                 if let Some(key) = upserted(&change) {
@@ -315,6 +324,17 @@ mod tests {
         keeper.upsert(&raw("a", 3, OTHER)).unwrap();
         keeper.delete(&raw("b", 4, "{}")).unwrap();
         assert_eq!(told(&mut keeper), "+a -b");
+    }
+
+    #[test]
+    fn one_object_that_cannot_be_read_costs_only_itself() {
+        let mut keeper = keeper();
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        list(&mut keeper, &[raw("a", 1, "{}"), raw("b", 2, &deep)]);
+        keeper.complete();
+        assert_eq!(told(&mut keeper), "+a !b");
+        keeper.upsert(&raw("a", 3, &deep)).unwrap();
+        assert_eq!(told(&mut keeper), "!a");
     }
 
     #[test]

@@ -99,9 +99,9 @@ pub(super) fn trim(kind: Kind, object: &mut Value) -> bool {
         metadata.remove("managedFields");
         match (kind, metadata.get_mut("annotations")) {
             (Kind::Pod, Some(Value::Object(annotations))) => {
-                UNREAD
-                    .iter()
-                    .for_each(|name| drop(annotations.remove(*name)));
+                for name in UNREAD {
+                    annotations.remove(*name);
+                }
             }
             (Kind::Node | Kind::EndpointSlice, Some(annotations)) => *annotations = Value::Null,
             _ => {}

@@ -208,7 +208,7 @@ impl Settings {
             update.diagnostics.extend(found);
         }
         if self.maps.networks
-            && let Some((name, text)) = texts(NETWORKS).last()
+            && let Some((name, text)) = texts(NETWORKS).next_back()
         {
             let (networks, found) = parse::mesh_networks(text, &place(name, NETWORKS));
             update.networks = networks;

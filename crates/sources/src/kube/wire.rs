@@ -17,7 +17,7 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 /// How long the first byte of an answer is waited for. A server that queues requests takes up to a minute.
 const ANSWER: Duration = Duration::from_secs(70);
 /// How long a whole page may take.
-const PAGE: Duration = Duration::from_secs(120);
+const PAGE: Duration = Duration::from_mins(2);
 
 /// Why the API server did not do as it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
