@@ -3,7 +3,8 @@
 use pilotfish_config::networking::{ServiceEntry, StringMatch, VirtualService};
 use pilotfish_config::parse::{self, documents};
 use pilotfish_config::security::PeerAuthentication;
-use pilotfish_config::{Kind, Severity, core};
+use pilotfish_config::{Kind, ObjectKey, Severity, core};
+use serde_json::json;
 
 fn report(text: &str) -> Vec<String> {
     documents(text, "shop.yaml")
@@ -445,4 +446,63 @@ fn every_kind_round_trips_through_its_own_json() {
     let spec = serde_json::to_value(&parsed.objects[0].spec).unwrap();
     let again: VirtualService = serde_json::from_value(spec).unwrap();
     assert_eq!(Some(&again), parsed.objects[0].get());
+}
+
+#[test]
+fn an_object_of_an_api_server_needs_no_file() {
+    let value = json!({
+        "metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7", "managedFields": [{"manager": "x"}],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}},
+        "spec": {"ports": [{"port": 80}]},
+    });
+    // Items of lists do not say what they are.
+    let parsed = parse::object(value, Kind::Service);
+    assert_eq!(parsed.diagnostics, []);
+    let [service] = &parsed.objects[..] else {
+        panic!("{parsed:?}")
+    };
+    assert_eq!(service.key, ObjectKey::new(Kind::Service, "shop", "web"));
+    assert_eq!(service.origin, None);
+    let annotations: Vec<&str> = service.meta.annotations.keys().map(|k| &**k).collect();
+    assert_eq!(
+        annotations,
+        ["a"],
+        "what kubectl notes for itself is not kept"
+    );
+
+    let bad = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"ports": [{"port": "x"}]}});
+    let parsed = parse::object(bad, Kind::Service);
+    assert_eq!(
+        parsed.refused,
+        [ObjectKey::new(Kind::Service, "shop", "web")]
+    );
+    let shown = parsed.diagnostics[0].to_string();
+    assert!(
+        shown.starts_with("error Service/shop/web spec.ports[0].port: "),
+        "{shown}"
+    );
+    assert_eq!(parsed.diagnostics[0].origin, None);
+    assert_eq!(parse::object(json!([]), Kind::Service).unreadable, 1);
+}
+
+#[test]
+fn settings_are_laid_over_each_other() {
+    let layer = |text, name| parse::Layer { text, name };
+    let (mesh, found) = parse::mesh_layers(&[
+        layer(
+            "trustDomain: a\nrootNamespace: a\ndefaultConfig: {concurrency: 1}",
+            "one",
+        ),
+        layer("trustDomain: b\ndefaultConfig: {drainDuration: 7s}", "two"),
+    ]);
+    assert_eq!(found, []);
+    let mesh = mesh.unwrap();
+    assert_eq!(
+        (mesh.trust_domain.as_str(), mesh.root_namespace.as_str()),
+        ("b", "a")
+    );
+    assert_eq!(mesh.default_config.unwrap().concurrency, Some(1));
+    let (mesh, found) = parse::mesh_layers(&[layer("trustDomain: [", "one"), layer("", "two")]);
+    assert!(mesh.is_none());
+    assert_eq!(found[0].origin.as_ref().map(|at| &*at.file), Some("one"));
 }
