@@ -250,8 +250,10 @@ fn comes_and_goes(workspace: &Workspace) -> Result<()> {
         );
         Ok(())
     })?;
-    let refused = format!("{:#}", xds::dump(plane.xds(), &sidecar()).unwrap_err());
-    ensure!(refused.contains("not ready"), "{refused}");
+    match xds::dump(plane.xds(), &sidecar()) {
+        Ok(given) => bail!("it gives {} resources", given.len()),
+        Err(error) => ensure!(format!("{error:#}").contains("not ready"), "{error:#}"),
+    }
     faults.refuse(false)?;
     wait::until("it is ready", RECOVERY, || {
         let (status, text) = plane.readiness()?;
