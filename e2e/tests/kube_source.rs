@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 /// How long a change may take to arrive when all is well, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(20);
 /// How long it may take after trouble: the longest pause between two attempts, and some.
-const RECOVERY: Duration = Duration::from_secs(60);
+const RECOVERY: Duration = Duration::from_mins(1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 #[test]
