@@ -254,6 +254,28 @@ impl KubeServer {
         Ok(())
     }
 
+    /// Keeps what the cluster holds now under a name. etcd is away for a moment.
+    pub fn backup(&mut self, name: &str) -> Result<()> {
+        self.kill_etcd();
+        copy_folder(&self.data(), &self.folder.join(name))?;
+        self.start_etcd()
+    }
+
+    /// Puts the whole cluster back to what it was at a backup, resource versions too, and starts it again.
+    pub fn restore(&mut self, name: &str) -> Result<()> {
+        self.kill_api();
+        self.kill_etcd();
+        let data = self.data();
+        fs::remove_dir_all(&data).with_context(|| format!("remove {}", data.display()))?;
+        copy_folder(&self.folder.join(name), &data)?;
+        self.launch_etcd()?;
+        self.start_api()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("etcd")
+    }
+
     /// An error with the end of the log if one of the two has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         let running = [&mut self.etcd, &mut self.api];
@@ -278,7 +300,7 @@ impl KubeServer {
     fn launch_etcd(&mut self) -> Result<()> {
         let client = format!("http://{}", loopback(self.ports.etcd));
         let peers = format!("http://{}", loopback(self.ports.peers));
-        let data = self.folder.join("etcd").display().to_string();
+        let data = self.data().display().to_string();
         let flags = [
             ("--data-dir", data),
             ("--listen-client-urls", client.clone()),
@@ -354,4 +376,20 @@ impl KubeServer {
 
 fn loopback(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    // etcd refuses a folder that others can read.
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let (from, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
+        let to = to.join(name);
+        if from.is_dir() {
+            copy_folder(&from, &to)?;
+        } else {
+            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+        }
+    }
+    Ok(())
 }

@@ -32,7 +32,8 @@ items:
 - apiVersion: v1
   kind: Pod
   metadata: {name: web, namespace: shop, labels: {app: web}}
-  spec: {containers: [{name: app, image: web}]}
+  spec: # one that cannot be applied, only made
+    containers: [{name: app, image: web, ports: [{containerPort: 80}, {containerPort: 80}]}]
   status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}]}
 - apiVersion: v1
   kind: Service
@@ -179,6 +180,19 @@ fn deaths(server: &mut KubeServer) -> Result<()> {
         "a watch from before the compaction is too old"
     );
     ensure!(admin.watch(SERVICES, &version(&admin)?)?.status == 200);
+
+    server.backup("before")?;
+    let before = version(&admin)?.parse::<u64>()?;
+    wait::until("writes work again", Duration::from_secs(30), || {
+        admin.apply(&service("three"))
+    })?;
+    server.restore("before")?;
+    let admin = server.admin()?;
+    let after = version(&admin)?.parse::<u64>()?;
+    ensure!(after < before + 20, "{after} follows {before} closely");
+    let three = admin.get("/api/v1/namespaces/default/services/three")?;
+    ensure!(three.status == 404, "what came later is gone");
+    admin.get("/api/v1/namespaces/default/services/two")?.ok()?;
     Ok(())
 }
 

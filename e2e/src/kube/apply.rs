@@ -40,12 +40,17 @@ impl Served {
         let name = object["metadata"]["name"]
             .as_str()
             .with_context(|| format!("a {} without a name", object["kind"]))?;
+        Ok(format!("{}/{name}", self.collection(object)))
+    }
+
+    /// Where an object is made.
+    fn collection(&self, object: &Value) -> String {
         let Self { base, plural, .. } = self;
-        Ok(if self.is_namespaced {
-            format!("{base}/namespaces/{}/{plural}/{name}", namespace(object))
+        if self.is_namespaced {
+            format!("{base}/namespaces/{}/{plural}", namespace(object))
         } else {
-            format!("{base}/{plural}/{name}")
-        })
+            format!("{base}/{plural}")
+        }
     }
 }
 
@@ -120,7 +125,7 @@ impl KubeClient {
         let path = served.path(object)?;
         if rank(object) == CRD {
             // To find out who owns which of its thousand fields takes the server longer than everything else.
-            let answer = self.create(&format!("{}/{}", served.base, served.plural), &wanted)?;
+            let answer = self.create(&served.collection(object), &wanted)?;
             if answer.status != 409 {
                 return answer.ok().map(drop);
             }
@@ -130,6 +135,13 @@ impl KubeClient {
             self.make_namespace(namespace(object))?;
             answer = self.patch(&path, &wanted)?;
         }
+        // Some objects can be made but not applied: a Pod that names a port twice, for instance.
+        if answer.status == 500 {
+            let made = self.create(&served.collection(object), &wanted)?;
+            if made.status != 409 {
+                answer = made;
+            }
+        }
         answer.ok()?;
         if let Some(status) = status.filter(|status| !status.is_null()) {
             let status = json!({
@@ -137,7 +149,11 @@ impl KubeClient {
                 "metadata": {"name": wanted["metadata"]["name"], "namespace": wanted["metadata"]["namespace"]},
             });
             let path = format!("{path}/status");
-            self.patch(&path, &status)?.ok().context("its status")?;
+            let mut answer = self.patch(&path, &status)?;
+            if answer.status == 500 {
+                answer = self.merge(&path, &json!({"status": status["status"]}))?;
+            }
+            answer.ok().context("its status")?;
         }
         Ok(())
     }

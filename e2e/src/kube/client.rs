@@ -93,6 +93,12 @@ impl KubeClient {
         self.send("PATCH", &path, content, &to_bytes(object))
     }
 
+    /// Replaces the fields that are given.
+    pub fn merge(&self, path: &str, fields: &Value) -> Result<Answer> {
+        let content = "application/merge-patch+json";
+        self.send("PATCH", path, content, &to_bytes(fields))
+    }
+
     /// Opens a watch of a list's path, which may have a query, from a resource version on.
     pub fn watch(&self, path: &str, version: &str) -> Result<Watch> {
         let mark = if path.contains('?') { '&' } else { '?' };
