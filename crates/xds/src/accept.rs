@@ -18,9 +18,9 @@ use crate::cork::cork;
 use crate::server::Server;
 use crate::service::PeerAddress;
 
-/// What HTTP/2 may take of a response before the client has: as much as is written at once. The usual 400 kB would be
+/// What HTTP/2 may take of a response before the client has. Less wakes the task that makes the response more often; more are
 /// copies of what all share, times the clients that connect at once.
-const MOST_BUFFERED: usize = 64 * 1024;
+const MOST_BUFFERED: usize = 256 * 1024;
 
 /// Cuts a connection. A client that reads nothing cannot be told so: what the transport buffers for it is freed only by
 /// dropping the connection.
