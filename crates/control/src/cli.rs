@@ -79,6 +79,27 @@ Severities:
 Exit codes: 0 if nothing is as bad as --fail-on says, 1 if something is, 2 if it could not be found out (wrong command
 line, a path that cannot be read).";
 
+const MANIFEST_HELP: &str = "\
+Prints YAML and contacts nobody: ServiceAccount, roles, the mesh configuration (ConfigMap istio), Service, Deployment,
+PodDisruptionBudget and HorizontalPodAutoscaler, with istiod's names, ports and selectors, so that proxies that know istiod
+connect. Istio's CRDs are not included; kinds whose CRD is missing are picked up when it appears.
+
+Examples:
+  pilotfish manifest --create-namespace --image registry.example/pilotfish:1.0 | kubectl apply --server-side -f -
+      Install into istio-system, or take the place of the istiod that is there.
+  pilotfish manifest --revision canary | kubectl apply --server-side -f -
+      Run beside another control plane, as istiod-canary; it reads objects that are labelled istio.io/rev=canary or not at all.
+  pilotfish manifest --tls-secret istiod-tls | kubectl diff -f -
+      What would change; with a certificate for xDS over TLS, which stays closed without one.
+  pilotfish manifest --namespaced shop,bank
+      Only what these two namespaces and istio-system declare: Roles there instead of rights in all namespaces.
+  pilotfish manifest --revision canary | kubectl delete -f -
+      Take it away again.
+
+Rights: to read exactly the kinds that are watched; to write WorkloadEntries of virtual machines, the status of ServiceEntries
+and WorkloadEntries, Events, ConfigMaps named istio-ca-root-cert and, in its own namespace, Leases; to have tokens and access
+reviewed. --namespaced leaves a ClusterRole for what lives outside of namespaces: Namespaces, Nodes, CRDs and reviews.";
+
 /// Everything the command line can say.
 #[derive(Debug, Parser)]
 #[command(name = "pilotfish", about = ABOUT, version, disable_version_flag = true, max_term_width = 120)]
@@ -101,6 +122,9 @@ pub(crate) enum Command {
     /// Say what is wrong with a configuration, without serving it
     #[command(after_long_help = ANALYZE_HELP)]
     Analyze(Box<AnalyzeArgs>),
+    /// Print what installs Pilotfish in a Kubernetes cluster, in istiod's place
+    #[command(after_long_help = MANIFEST_HELP)]
+    Manifest(Box<ManifestArgs>),
     /// Ask a running server: pages, metrics, log levels
     Request(RequestArgs),
     /// Print the version
@@ -164,6 +188,10 @@ pub(crate) struct ServeArgs {
     /// configuration is in the ConfigMap istio-REVISION [default: $REVISION, or none]
     #[arg(long, value_name = "NAME", help_heading = CLUSTER)]
     pub(crate) revision: Option<String>,
+    /// Read these namespaces only, comma-separated, and the one of the control plane; Namespaces and Nodes are read all the
+    /// same [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = CLUSTER)]
+    pub(crate) namespaces: Vec<String>,
     /// Where services come from, comma-separated; without Kubernetes among them, no cluster is read
     #[arg(long, value_name = "NAMES", hide = true)]
     pub(crate) registries: Option<String>,
@@ -398,6 +426,62 @@ pub(crate) enum Threshold {
     Info,
     /// Nothing
     Never,
+}
+
+/// Flags of `manifest`.
+#[derive(Debug, Args)]
+pub(crate) struct ManifestArgs {
+    /// Namespace of the control plane
+    #[arg(long, short, value_name = "NAME", default_value = "istio-system", value_parser = label)]
+    pub(crate) namespace: String,
+    /// Make the namespace, too
+    #[arg(long)]
+    pub(crate) create_namespace: bool,
+    /// Revision of the control plane, which becomes a part of all names [default: none]
+    #[arg(long, value_name = "NAME", value_parser = label)]
+    pub(crate) revision: Option<String>,
+    /// Image to run [default: pilotfish:VERSION]
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: Option<String>,
+    /// How many replicas run at least
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) replicas: u32,
+    /// How many run at most, when they are busy; the same as --replicas: no autoscaler
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) max_replicas: u32,
+    /// Name of the cluster, as proxies and other clusters know it
+    #[arg(
+        long,
+        alias = "clusterID",
+        value_name = "NAME",
+        default_value = "Kubernetes"
+    )]
+    pub(crate) cluster_id: String,
+    /// Secret with tls.crt and tls.key for xDS over TLS, and ca.crt, the authority of clients [default: no TLS]
+    #[arg(long, value_name = "SECRET", value_parser = label)]
+    pub(crate) tls_secret: Option<String>,
+    /// Read and write these namespaces only, comma-separated, and the one of the control plane: Roles instead of rights in
+    /// all namespaces
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = label)]
+    pub(crate) namespaced: Vec<String>,
+    /// Also print the webhooks for validation and injection. Their servers come with a later release: until then they are
+    /// never answered, and the API server is told to go on without them
+    #[arg(long)]
+    pub(crate) webhooks: bool,
+}
+
+/// A name that Kubernetes takes for a namespace, and inside of other names.
+fn label(text: &str) -> Result<String, String> {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let ends = [text.bytes().next(), text.bytes().last()];
+    let good = text.len() <= 63
+        && text.bytes().all(|b| is_inner(b) || b == b'-')
+        && ends.iter().all(|end| end.is_some_and(is_inner));
+    if good {
+        Ok(text.to_owned())
+    } else {
+        Err("write up to 63 lowercase letters, digits and - between them".to_owned())
+    }
 }
 
 /// Flags of `request`.

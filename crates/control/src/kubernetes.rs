@@ -24,6 +24,8 @@ pub(crate) struct Kubernetes {
     pub(crate) namespace: String,
     /// The revision of the control plane; empty if it has none.
     pub(crate) revision: String,
+    /// The namespaces that are read; all of them if empty.
+    pub(crate) only: Vec<String>,
     /// A ConfigMap with settings of the mesh, over which those of the installation are laid.
     pub(crate) shared_mesh_config: Option<String>,
     /// Whether the mesh configuration comes from the cluster.
@@ -64,7 +66,7 @@ impl Kubernetes {
                 Input::Mesh(Origin::Kubernetes, Box::new(update))
             }));
         }
-        let source = ClusterSource::new(link, &self.revision, timing, status);
+        let source = ClusterSource::new(link, &self.revision, timing, status).only_in(&self.only);
         let (batches, received) = mpsc::channel(4);
         vital.spawn(async move {
             source

@@ -18,6 +18,7 @@ mod http;
 mod identity;
 mod kubernetes;
 mod logging;
+mod manifest;
 mod metrics;
 mod nodes;
 mod plane;
@@ -55,6 +56,10 @@ fn main() -> ExitCode {
             (serve(*args, started).map(success), ExitCode::FAILURE)
         }
         Command::Analyze(args) => (analyze(&args), ExitCode::from(analyze::NOT_DONE)),
+        Command::Manifest(args) => {
+            let printed = print(manifest::text(&(*args).into()).as_bytes());
+            (printed.map(success), ExitCode::FAILURE)
+        }
         Command::Request(args) => {
             let answered = request::send(&args).and_then(|body| print(&body));
             (answered.map(success), ExitCode::FAILURE)

@@ -210,9 +210,11 @@ impl Settings {
             silence: env.time("PILOTFISH_WATCH_SILENCE", standard.silence)?,
             ..standard
         };
+        let namespace = namespace.unwrap_or_else(|| "istio-system".to_owned());
         let kubernetes = access.map(|access| Kubernetes {
             access,
-            namespace: namespace.unwrap_or_else(|| "istio-system".to_owned()),
+            only: only(args.namespaces, &namespace),
+            namespace,
             revision: revision.unwrap_or_default(),
             shared_mesh_config,
             mesh: mesh_config.is_none(),
@@ -297,6 +299,17 @@ impl Settings {
             notes,
         })
     }
+}
+
+/// The namespaces to read. The control plane's own has settings that hold for all, and is always among them.
+fn only(mut given: Vec<String>, own: &str) -> Vec<String> {
+    given.retain(|name| !name.is_empty());
+    if !given.is_empty() {
+        given.push(own.to_owned());
+        given.sort();
+        given.dedup();
+    }
+    given
 }
 
 /// How much may be lost at once.
@@ -614,7 +627,10 @@ mod tests {
             (found.namespace.as_str(), found.revision.as_str()),
             ("mine", "r")
         );
-        assert!(found.mesh && found.networks);
+        assert!(found.mesh && found.networks && found.only.is_empty());
+        let some = ["serve", "--namespaces", "shop,bank", "--namespaces", "shop"];
+        let found = cluster(&some, &desk()).unwrap().unwrap();
+        assert_eq!(found.only, ["bank", "istio-system", "shop"]);
         let found = cluster(&["serve"], &desk()).unwrap().unwrap();
         assert_eq!(
             (found.namespace.as_str(), found.revision.as_str()),

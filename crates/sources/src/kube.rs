@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pilotfish_config::Kind;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -33,6 +34,7 @@ use collector::Collector;
 pub use follow::Timing;
 use follow::{Condition, Definitions, Follower, Keep};
 use keeper::{Keeper, Part};
+pub use kinds::{Read, reads};
 pub use link::{Access, Link};
 pub use mesh::{MeshMaps, watch_mesh};
 pub use status::{State, Status, WatchStatus};
@@ -48,6 +50,8 @@ const BATCH: usize = 10_000;
 pub struct ClusterSource {
     link: Link,
     revision: String,
+    /// The namespaces that are read; all of them if empty.
+    only: Vec<String>,
     timing: Timing,
     status: Status,
 }
@@ -58,9 +62,35 @@ impl ClusterSource {
         Self {
             link,
             revision: revision.to_owned(),
+            only: Vec::new(),
             timing,
             status,
         }
+    }
+
+    /// Reads these namespaces only, one by one, which takes no right to read others; all of them if there is none. What lives
+    /// outside of namespaces is read all the same.
+    #[must_use]
+    pub fn only_in(mut self, namespaces: &[String]) -> Self {
+        self.only = namespaces.to_vec();
+        self
+    }
+
+    /// What is read, and of which namespace, if not of all.
+    fn parts(&self) -> Vec<(Kind, Option<&str>)> {
+        let mut parts = Vec::new();
+        for kind in kinds::watched() {
+            if kind.cluster_scoped() || self.only.is_empty() {
+                parts.push((kind, None));
+            } else {
+                parts.extend(
+                    self.only
+                        .iter()
+                        .map(|namespace| (kind, Some(namespace.as_str()))),
+                );
+            }
+        }
+        parts
     }
 
     /// Reads and watches until the receiver is dropped. Batches are sent as things are learned; nothing is complete before
@@ -71,9 +101,13 @@ impl ClusterSource {
         let mut tasks = JoinSet::new();
         let definitions = watch::Sender::new(Definitions::default());
         let mut rows = Vec::new();
-        for (index, kind) in kinds::watched().enumerate() {
-            rows.push(self.status.add(kind.to_string()));
-            let place = kinds::place(kind);
+        let parts = self.parts();
+        for (index, (kind, namespace)) in parts.iter().copied().enumerate() {
+            rows.push(self.status.add(match namespace {
+                Some(namespace) => format!("{kind} of {namespace}"),
+                None => kind.to_string(),
+            }));
+            let place = kinds::place(kind, namespace);
             let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone());
             let (link, timing) = (self.link.clone(), self.timing.clone());
             let known = definitions.subscribe();
@@ -97,7 +131,8 @@ impl ClusterSource {
                 .await;
         });
 
-        let mut collector = Collector::new(self.link.server(), kinds::watched());
+        let kinds = parts.iter().map(|(kind, _)| *kind);
+        let mut collector = Collector::new(self.link.server(), kinds);
         let mut tick = tokio::time::interval(TICK);
         loop {
             tokio::select! {

@@ -92,6 +92,13 @@ impl KubeClient {
         Ok(objects.len())
     }
 
+    /// Applies one object as it is: nothing is made that it needs, and no field is left out in silence.
+    pub fn apply_strictly(&self, object: &Value) -> Result<()> {
+        let path = self.served(object, &mut Known::new())?.path(object)?;
+        let answer = self.patch_strictly(&path, object)?.ok();
+        answer.map(drop).with_context(|| title(object))
+    }
+
     /// Installs the CRDs of all YAML files of a folder and waits until they are served. Returns how many there were.
     pub fn install_crds(&self, folder: &Path) -> Result<usize> {
         let objects = config::objects(folder)?;

@@ -93,6 +93,13 @@ impl KubeClient {
         self.send("PATCH", &path, content, &to_bytes(object))
     }
 
+    /// The same, refusing fields that the server does not know.
+    pub fn patch_strictly(&self, path: &str, object: &Value) -> Result<Answer> {
+        let path = format!("{path}?fieldManager=pilotfish-e2e&force=true&fieldValidation=Strict");
+        let content = "application/apply-patch+yaml";
+        self.send("PATCH", &path, content, &to_bytes(object))
+    }
+
     /// Replaces the fields that are given.
     pub fn merge(&self, path: &str, fields: &Value) -> Result<Answer> {
         let content = "application/merge-patch+json";

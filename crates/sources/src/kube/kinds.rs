@@ -21,6 +21,8 @@ const SECRET_KEYS: &[&str] = &[
 ];
 /// Keys under which a ConfigMap may hold roots.
 const CONFIG_MAP_KEYS: &[&str] = &["cacert", "crl", "ca.crt", "ca.crl"];
+/// The group and resource of CRDs.
+const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 /// The label that says to which control plane an object belongs.
 const REVISION: &str = "istio.io/rev";
 /// Annotations of pods that are large and that nobody reads; injection writes them.
@@ -34,11 +36,43 @@ pub(super) fn watched() -> impl Iterator<Item = Kind> {
         .filter(|kind| !matches!(kind, Kind::Endpoints | Kind::ServiceAccount))
 }
 
-/// Where all objects of a kind are.
-pub(super) fn place(kind: Kind) -> Place {
+/// Something that a [`super::ClusterSource`] lists and watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// Its name in addresses of the API.
+    pub resource: &'static str,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+}
+
+/// Everything that is listed and watched: who may do that with all of it can run a source.
+pub fn reads() -> Vec<Read> {
+    let of_kind = |kind: Kind| Read {
+        group: kind.group(),
+        resource: kind.plural(),
+        namespaced: !kind.cluster_scoped(),
+    };
+    let definitions = Read {
+        group: DEFINITIONS.0,
+        resource: DEFINITIONS.1,
+        namespaced: false,
+    };
+    watched().map(of_kind).chain([definitions]).collect()
+}
+
+/// Where all objects of a kind are; or those of one namespace, if the kind has any.
+pub(super) fn place(kind: Kind, namespace: Option<&str>) -> Place {
+    let plural = match namespace {
+        Some(namespace) if !kind.cluster_scoped() => {
+            format!("namespaces/{namespace}/{}", kind.plural())
+        }
+        _ => kind.plural().to_owned(),
+    };
     let path = |version: &&str| match kind.group() {
-        "" => format!("/api/{version}/{}", kind.plural()),
-        group => format!("/apis/{group}/{version}/{}", kind.plural()),
+        "" => format!("/api/{version}/{plural}"),
+        group => format!("/apis/{group}/{version}/{plural}"),
     };
     Place {
         paths: kind.versions().iter().map(path).collect(),
@@ -65,7 +99,7 @@ pub(super) fn config_map(namespace: &str, name: &str) -> Place {
 /// Where the names of all CRDs are.
 pub(super) fn definitions() -> Place {
     Place {
-        paths: vec!["/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned()],
+        paths: vec![format!("/apis/{}/v1/{}", DEFINITIONS.0, DEFINITIONS.1)],
         field_selector: None,
         page: 500,
         definition: None,
@@ -140,16 +174,47 @@ mod tests {
     #[test]
     fn paths_prefer_our_version() {
         assert_eq!(
-            place(Kind::VirtualService).paths[0],
+            place(Kind::VirtualService, None).paths[0],
             "/apis/networking.istio.io/v1/virtualservices"
         );
-        assert_eq!(place(Kind::VirtualService).paths.len(), 3);
-        assert_eq!(place(Kind::Pod).paths, ["/api/v1/pods"]);
-        assert_eq!(place(Kind::EndpointSlice).definition, None);
+        assert_eq!(place(Kind::VirtualService, None).paths.len(), 3);
+        assert_eq!(place(Kind::Pod, None).paths, ["/api/v1/pods"]);
+        assert_eq!(place(Kind::EndpointSlice, None).definition, None);
         assert_eq!(
-            place(Kind::Telemetry).definition.as_deref(),
+            place(Kind::Telemetry, None).definition.as_deref(),
             Some("telemetries.telemetry.istio.io")
         );
+    }
+
+    #[test]
+    fn one_namespace_has_paths_of_its_own() {
+        let paths = |kind| place(kind, Some("shop")).paths;
+        assert_eq!(
+            paths(Kind::EndpointSlice),
+            ["/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices"]
+        );
+        assert_eq!(paths(Kind::Pod), ["/api/v1/namespaces/shop/pods"]);
+        assert_eq!(paths(Kind::Node), ["/api/v1/nodes"]);
+        assert_eq!(
+            place(Kind::Sidecar, Some("shop")).definition,
+            place(Kind::Sidecar, None).definition
+        );
+    }
+
+    #[test]
+    fn whatever_has_a_place_is_read() {
+        let reads = reads();
+        for kind in watched() {
+            let path = &place(kind, None).paths[0];
+            let found = reads
+                .iter()
+                .find(|read| path.ends_with(&format!("/{}", read.resource)));
+            assert!(
+                found.is_some_and(|read| path.contains(read.group)),
+                "{path}"
+            );
+        }
+        assert_eq!(reads.len(), watched().count() + 1);
     }
 
     #[test]

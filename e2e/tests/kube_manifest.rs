@@ -1,0 +1,280 @@
+//! What `pilotfish manifest` prints: a real API server takes it, and it gives the rights that are needed, and no others.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use pilotfish_e2e::config::Workspace;
+use pilotfish_e2e::control::{ControlPlane, Options, Ports};
+use pilotfish_e2e::kube::client::KubeClient;
+use pilotfish_e2e::kube::{KubeServer, User};
+use pilotfish_e2e::net::Net;
+use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::{case, tools, xds};
+use serde_json::{Value, json};
+
+#[test]
+fn an_installation_has_the_rights_it_needs() {
+    case::on_loopback(|workspace| {
+        let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+        let admin = server.admin()?;
+        admin.install_crds(&tools::crds()?)?;
+        for (namespace, address) in [("shop", 1), ("bank", 2)] {
+            admin.apply(&service(namespace, address))?;
+        }
+        whole_cluster(workspace, &server, &admin).context("of the whole cluster")?;
+        some_namespaces(workspace, &server, &admin).context("of some namespaces")
+    });
+}
+
+fn service(namespace: &str, address: u8) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: web, namespace: {namespace}}}, \
+         spec: {{clusterIP: 10.96.9.{address}, ports: [{{name: http, port: 80}}]}}}}"
+    )
+}
+
+/// Applies what the command prints, in its order, without anybody's help.
+fn install(admin: &KubeClient, flags: &[&str]) -> Result<Vec<Value>> {
+    let output = Command::new(tools::pilotfish()?)
+        .arg("manifest")
+        .args(flags)
+        .output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text)?;
+    for object in &objects {
+        admin.apply_strictly(object)?;
+    }
+    Ok(objects)
+}
+
+/// A control plane with the token of the account that the manifest made.
+fn run(
+    workspace: &Workspace,
+    kubeconfig: &Path,
+    flags: &[&str],
+) -> Result<(ControlPlane, BTreeMap<String, String>)> {
+    let mut all = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+    all.extend(["--secure-grpc-addr", ""].map(str::to_owned));
+    all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    let options = Options {
+        flags: all,
+        environment: BTreeMap::new(),
+    };
+    let ports = Ports::free(&Net::Host)?;
+    let place = Ipv4Addr::LOCALHOST;
+    let mut plane =
+        ControlPlane::launch(&Net::Host, place, ports, None, &workspace.logs(), options)?;
+    plane.wait_ready()?;
+    let page = plane.page("/debug/kubernetes")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let watches = page.as_array().context("a list of watches")?.iter();
+    let states = watches
+        .map(|watch| (text(&watch["resource"]), text(&watch["state"])))
+        .collect();
+    Ok((plane, states))
+}
+
+/// Whether a sidecar is given the service of a namespace.
+fn has(plane: &ControlPlane, namespace: &str) -> Result<bool> {
+    let node = Proxy::sidecar("shop", "client", "client", Ipv4Addr::new(10, 0, 0, 9)).node();
+    let cluster = format!("outbound|80||web.{namespace}.svc.cluster.local");
+    Ok(xds::dump(plane.xds(), &node)?.contains_key(&("Cluster", cluster)))
+}
+
+fn whole_cluster(workspace: &Workspace, server: &KubeServer, admin: &KubeClient) -> Result<()> {
+    let flags = [
+        "--create-namespace",
+        "--webhooks",
+        "--tls-secret",
+        "istiod-tls",
+    ];
+    let objects = install(admin, &flags)?;
+    eprintln!("{} objects were taken", objects.len());
+    // The same again changes nothing that cannot be changed.
+    install(admin, &flags)?;
+    let user = User {
+        name: "istiod".to_owned(),
+        token: server.token("istio-system", "istiod", &[])?,
+    };
+    let (mut plane, states) = run(
+        workspace,
+        &server.kubeconfig(&user)?,
+        &["--revision", "default"],
+    )?;
+    let (live, other): (Vec<_>, Vec<_>) = states.iter().partition(|(_, state)| *state == "live");
+    eprintln!("live: {}, other: {other:?}", live.len());
+    ensure!(
+        other.iter().all(|(_, state)| *state == "absent"),
+        "{other:?}"
+    );
+    ensure!(live.len() > 20, "{states:?}");
+    ensure!(has(&plane, "shop")? && has(&plane, "bank")?);
+    plane.stop()?;
+
+    let client = server.client(&user)?;
+    allowed(&client, "istio-system", "shop")?;
+    // Some of what istiod may do, and we need not.
+    refused(&client, "GET", "/api/v1/serviceaccounts")?;
+    refused(&client, "GET", "/api/v1/endpoints")?;
+    refused(&client, "GET", "/apis/apps/v1/deployments")?;
+    refused(&client, "DELETE", "/api/v1/namespaces/shop/services/web")?;
+    refused(
+        &client,
+        "DELETE",
+        "/api/v1/namespaces/istio-system/secrets/any",
+    )?;
+    let lease = lease("shop");
+    let path = "/apis/coordination.k8s.io/v1/namespaces/shop/leases";
+    ensure!(
+        client.create(path, &lease)?.status == 403,
+        "a lease elsewhere"
+    );
+    Ok(())
+}
+
+fn some_namespaces(workspace: &Workspace, server: &KubeServer, admin: &KubeClient) -> Result<()> {
+    let flags = [
+        "--namespace",
+        "lean-system",
+        "--create-namespace",
+        "--revision",
+        "lean",
+    ];
+    let mut all = flags.to_vec();
+    all.extend(["--namespaced", "shop"]);
+    install(admin, &all)?;
+    let user = User {
+        name: "istiod-lean".to_owned(),
+        token: server.token("lean-system", "istiod-lean", &[])?,
+    };
+    let flags = [
+        "-n",
+        "lean-system",
+        "--revision",
+        "lean",
+        "--namespaces",
+        "shop",
+    ];
+    let (mut plane, states) = run(workspace, &server.kubeconfig(&user)?, &flags)?;
+    let forbidden = |(_, state): &(&String, &String)| !["live", "absent"].contains(&state.as_str());
+    let wrong: Vec<_> = states.iter().filter(forbidden).collect();
+    ensure!(wrong.is_empty(), "{wrong:?}");
+    ensure!(states["Secret of shop"] == "live", "{states:?}");
+    ensure!(states["Secret of lean-system"] == "live", "{states:?}");
+    ensure!(has(&plane, "shop")?, "a namespace that is read");
+    ensure!(!has(&plane, "bank")?, "a namespace that is not");
+    // It follows what happens there.
+    admin.remove("v1", "Service", "shop", "web")?;
+    pilotfish_e2e::wait::until(
+        "the service is gone",
+        std::time::Duration::from_secs(20),
+        || {
+            ensure!(!has(&plane, "shop")?);
+            Ok(())
+        },
+    )?;
+    plane.stop()?;
+
+    let client = server.client(&user)?;
+    allowed(&client, "lean-system", "shop")?;
+    for path in [
+        "/api/v1/secrets",
+        "/api/v1/namespaces/bank/secrets",
+        "/api/v1/namespaces/bank/pods",
+    ] {
+        refused(&client, "GET", path)?;
+    }
+    let root = root_certificate("bank", "istio-ca-root-cert");
+    let path = "/api/v1/namespaces/bank/configmaps/istio-ca-root-cert";
+    ensure!(
+        client.patch(path, &root)?.status == 403,
+        "a ConfigMap elsewhere"
+    );
+    Ok(())
+}
+
+fn refused(client: &KubeClient, method: &str, path: &str) -> Result<()> {
+    let answer = match method {
+        "DELETE" => client.delete(path)?,
+        _ => client.get(path)?,
+    };
+    ensure!(answer.status == 403, "{method} {path}: {}", answer.status);
+    Ok(())
+}
+
+fn lease(namespace: &str) -> Value {
+    json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "pilotfish-test", "namespace": namespace},
+        "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15}})
+}
+
+fn root_certificate(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace}, "data": {"root-cert.pem": "x"}})
+}
+
+/// What writers do, with the control plane in one namespace and a workload in another.
+fn allowed(client: &KubeClient, own: &str, other: &str) -> Result<()> {
+    let ok = |what: &str, answer: Result<pilotfish_e2e::kube::client::Answer>| -> Result<()> {
+        answer?.ok().map(drop).with_context(|| what.to_owned())
+    };
+    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{own}/leases");
+    ok("make a lease", client.create(&leases, &lease(own)))?;
+    ok(
+        "hold it",
+        client.patch(&format!("{leases}/pilotfish-test"), &lease(own)),
+    )?;
+
+    let maps = format!("/api/v1/namespaces/{other}/configmaps");
+    let name = "istio-ca-root-cert";
+    ok(
+        "tell whom to trust",
+        client.patch(&format!("{maps}/{name}"), &root_certificate(other, name)),
+    )?;
+    let stray = client.patch(&format!("{maps}/stray"), &root_certificate(other, "stray"))?;
+    ensure!(stray.status == 403, "another ConfigMap: {}", stray.status);
+
+    let event = json!({"apiVersion": "v1", "kind": "Event",
+        "metadata": {"generateName": "web.", "namespace": other},
+        "involvedObject": {"kind": "Service", "namespace": other, "name": "web"},
+        "reason": "Test", "message": "x", "type": "Warning"});
+    ok(
+        "report",
+        client.create(&format!("/api/v1/namespaces/{other}/events"), &event),
+    )?;
+
+    let networking = format!("/apis/networking.istio.io/v1/namespaces/{other}");
+    let entry = json!({"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry",
+        "metadata": {"name": "vm", "namespace": other}, "spec": {"address": "10.0.0.7"}});
+    let path = format!("{networking}/workloadentries/vm");
+    ok("register a workload", client.patch(&path, &entry))?;
+    let mut healthy = entry.clone();
+    healthy["spec"] = Value::Null;
+    healthy["status"] = json!({"conditions": [{"type": "Healthy", "status": "True"}]});
+    ok(
+        "say that it is well",
+        client.patch(&format!("{path}/status"), &healthy),
+    )?;
+    ok("forget it", client.delete(&path))?;
+
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "x"}});
+    ok(
+        "ask who",
+        client.create("/apis/authentication.k8s.io/v1/tokenreviews", &review),
+    )?;
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": {"user": "x", "resourceAttributes": {"verb": "get", "resource": "secrets"}}});
+    ok(
+        "ask whether",
+        client.create(
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+            &review,
+        ),
+    )
+}
