@@ -32,12 +32,52 @@ const HCM: &str = "http_connection_manager.v3.HttpConnectionManager";
 /// Encoded resources by the last part of their type and their name.
 pub type Resources = BTreeMap<(&'static str, String), Vec<u8>>;
 
+/// A proxy that stays connected, and does nothing more, until it is dropped.
+pub struct Connected {
+    /// What it was given.
+    pub resources: Resources,
+    _stream: Stream,
+    _runtime: tokio::runtime::Runtime,
+}
+
 /// Everything that the proxy with this node is given: clusters, endpoints, listeners and routes.
 pub fn dump(address: SocketAddr, node: &Value) -> Result<Resources> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    Ok(connect(address, node)?.resources)
+}
+
+/// Asks one question, as istioctl does, and returns the answer or why there is none.
+pub async fn ask(
+    channel: tonic::transport::Channel,
+    question: DiscoveryRequest,
+) -> Result<DiscoveryResponse, tonic::Status> {
+    let failed = |what: &str| tonic::Status::unknown(what.to_owned());
+    let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
+    let ready = grpc.ready().await;
+    ready.map_err(|error| failed(&error.to_string()))?;
+    let (requests, received) = mpsc::channel(8);
+    let sent = requests.send(question).await;
+    sent.map_err(|_| failed("cannot send"))?;
+    let codec = tonic_prost::ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+    let received = Request::new(ReceiverStream::new(received));
+    let path = PathAndQuery::from_static(METHOD);
+    let answered = async {
+        let call = grpc.streaming(received, path, codec).await?;
+        call.into_inner().message().await
+    };
+    let answer = tokio::time::timeout(ANSWER, answered).await;
+    answer
+        .map_err(|_| failed("no answer in time"))??
+        .ok_or_else(|| failed("the stream ended"))
+}
+
+/// The same as [`dump`], and stays connected.
+pub fn connect(address: SocketAddr, node: &Value) -> Result<Connected> {
+    // With a thread of its own, so that its last words go out while nobody waits for it.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let (resources, stream) = runtime.block_on(async {
         let mut stream = Stream::open(address, node).await?;
         let mut all = Resources::new();
         let (mut endpoints, mut routes) = (Vec::new(), Vec::new());
@@ -66,7 +106,12 @@ pub fn dump(address: SocketAddr, node: &Value) -> Result<Resources> {
                 all.insert(("RouteConfiguration", name), bytes);
             }
         }
-        Ok(all)
+        anyhow::Ok((all, stream))
+    })?;
+    Ok(Connected {
+        resources,
+        _stream: stream,
+        _runtime: runtime,
     })
 }
 

@@ -39,6 +39,7 @@ Environment:
   ISTIO_DUAL_STACK=false          Listeners and endpoints for IPv4 and IPv6
   KUBECONFIG                      Default of --kubeconfig, if there is no --config-dir
   POD_NAMESPACE=istio-system      Default of --namespace
+  POD_NAME=pilotfish              What istioctl calls this replica
   REVISION                        Default of --revision
   SHARED_MESH_CONFIG              ConfigMap in --namespace with mesh settings, over which those of the ConfigMap istio are laid
   PILOTFISH_WATCH_SILENCE=90s     A watch of the cluster that says nothing for so long is opened again

@@ -1,9 +1,9 @@
 //! The debug pages: what the control plane knows, and what each proxy was given.
 
 mod config;
-mod config_dump;
+pub(crate) mod config_dump;
 mod diagnostics;
-mod proxies;
+pub(crate) mod proxies;
 mod push;
 mod registry;
 
@@ -12,11 +12,21 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get};
+use pilotfish_mesh::Text;
 
 use crate::http::{Pages, html, json};
 use crate::kubernetes;
 use crate::version;
 use crate::writer::Input;
+
+/// The proxies that somebody may see. A request without it comes from somebody who may see all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Visible {
+    /// All of them.
+    Everything,
+    /// Those of one namespace.
+    Namespace(Text),
+}
 
 /// One page: path, a line about it, and how it is served.
 struct Page {
@@ -57,6 +67,16 @@ fn all() -> Vec<Page> {
             path: "/debug/edsz",
             about: "The endpoints a proxy was given: ?proxyID=",
             serve: || get(config_dump::endpoints),
+        },
+        Page {
+            path: "/debug/ndsz",
+            about: "The DNS names a proxy was given: ?proxyID=",
+            serve: || get(config_dump::names),
+        },
+        Page {
+            path: "/debug/ecdsz",
+            about: "The configuration of filters a proxy was given: ?proxyID=",
+            serve: || get(config_dump::filters),
         },
         Page {
             path: "/debug/registryz",

@@ -24,6 +24,7 @@ mod nodes;
 mod plane;
 mod process;
 mod pushes;
+mod questions;
 mod readiness;
 mod request;
 mod serve;

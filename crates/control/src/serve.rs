@@ -21,6 +21,7 @@ use crate::logging::Logging;
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
 use crate::plane::{FIRST_SNAPSHOT, Plane};
+use crate::questions::Questions;
 use crate::readiness::Readiness;
 use crate::settings::{Push, Settings};
 use crate::tls::{self, Certificate};
@@ -69,6 +70,9 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         debug: settings.debug,
         kubernetes: kubernetes.clone(),
     };
+
+    let questions = Questions::new(pages.clone(), &settings.namespace, &settings.instance);
+    server.answer_questions(Arc::new(questions));
 
     // Tasks that must not end while the server runs, and those that end when it stops.
     let mut vital: JoinSet<Result<()>> = JoinSet::new();

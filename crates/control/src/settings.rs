@@ -39,6 +39,10 @@ const VARIABLES: &[&str] = &[
 pub(crate) struct Settings {
     /// Directories to read, in order of precedence.
     pub(crate) config_dirs: Vec<PathBuf>,
+    /// The namespace of the control plane.
+    pub(crate) namespace: String,
+    /// What this replica is called.
+    pub(crate) instance: String,
     /// The cluster to read; there is one, or a directory.
     pub(crate) kubernetes: Option<Kubernetes>,
     pub(crate) mesh_config: Option<PathBuf>,
@@ -214,7 +218,7 @@ impl Settings {
         let kubernetes = access.map(|access| Kubernetes {
             access,
             only: only(args.namespaces, &namespace),
-            namespace,
+            namespace: namespace.clone(),
             revision: revision.unwrap_or_default(),
             shared_mesh_config,
             mesh: mesh_config.is_none(),
@@ -272,6 +276,8 @@ impl Settings {
         }
         Ok(Self {
             config_dirs: args.config_dir,
+            namespace,
+            instance: env.text("POD_NAME").unwrap_or("pilotfish").to_owned(),
             kubernetes,
             mesh_config,
             mesh_networks,

@@ -30,6 +30,10 @@ use crate::settings::{Push, Secure};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
+/// Left with every request that came over TLS.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Encrypted;
+
 /// The certificate in use. Owned by the accepting task.
 pub(crate) struct Certificate {
     files: Secure,
@@ -198,6 +202,7 @@ async fn connection(
     let identity = certificates.and_then(|chain| Identity::of_certificate(chain.first()?));
     let service = server.service().map_request(
         move |mut request: axum::http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(Encrypted);
             if let Some(identity) = &identity {
                 request.extensions_mut().insert(identity.clone());
             }

@@ -23,7 +23,7 @@ fn info() -> Value {
     json!({"version": VERSION, "revision": REVISION, "status": build(), "tag": VERSION, "product": "pilotfish"})
 }
 
-const fn build() -> &'static str {
+pub(crate) const fn build() -> &'static str {
     if cfg!(debug_assertions) {
         "debug"
     } else {

@@ -17,6 +17,8 @@ pub struct TypeStatus {
     pub type_url: TypeUrl,
     /// Last response sent.
     pub sent: Option<Nonce>,
+    /// When it was sent.
+    pub sent_at: Option<SystemTime>,
     /// Last response accepted.
     pub acked: Option<Nonce>,
     /// The last response, if it was rejected.
@@ -83,6 +85,7 @@ impl<P: Protocol> Inspect for Connection<P> {
             .map(|(type_url, watch)| TypeStatus {
                 type_url: type_url.clone(),
                 sent: watch.sent(),
+                sent_at: watch.sent_at,
                 acked: watch.acked(),
                 rejected: watch.rejected().cloned(),
                 version: watch.version(),

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
-use pilotfish_protos::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use pilotfish_protos::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource,
+};
+use prost::Message as _;
 
 use crate::bundle::Bundle;
-use crate::frame::{Bundles, delta_response};
+use crate::frame::{Bundles, Frames, delta_response, whole};
 use crate::nonce::Nonce;
+use crate::question::{Answer, Question};
 use crate::resource::{Version, View};
 use crate::session::{
     Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
@@ -34,6 +38,33 @@ impl Protocol for Session {
 
     fn node(request: &DeltaDiscoveryRequest) -> Option<&Node> {
         request.node.as_ref()
+    }
+
+    fn question(request: &DeltaDiscoveryRequest) -> Option<Question> {
+        Question::of(
+            &request.type_url,
+            &request.resource_names_subscribe,
+            &request.response_nonce,
+            request.error_detail.is_some(),
+        )
+    }
+
+    fn answer(&mut self, question: &Question, answer: Answer) -> Frames {
+        let nonce = self.watches.next_nonce().to_string();
+        let resource = |(name, any)| Resource {
+            name,
+            version: nonce.clone(),
+            resource: Some(any),
+            ..Resource::default()
+        };
+        let response = DeltaDiscoveryResponse {
+            resources: answer.resources.into_iter().map(resource).collect(),
+            type_url: question.type_url.clone(),
+            control_plane: answer.control_plane,
+            nonce: nonce.clone(),
+            ..DeltaDiscoveryResponse::default()
+        };
+        whole(&response.encode_to_vec())
     }
 
     fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Result<Reply, RequestError> {
@@ -126,6 +157,10 @@ impl Protocol for Session {
 
     fn watches(&self) -> &Watches {
         &self.watches
+    }
+
+    fn watches_mut(&mut self) -> &mut Watches {
+        &mut self.watches
     }
 }
 

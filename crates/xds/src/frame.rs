@@ -179,6 +179,11 @@ fn text(out: &mut BytesMut, field: u8, text: &str) {
     out.put_slice(text.as_bytes());
 }
 
+/// A message that is encoded already.
+pub(crate) fn whole(message: &[u8]) -> Frames {
+    Frames::new(&BytesMut::new(), Bundles::new(), false, message.into())
+}
+
 /// Encodes a `DiscoveryResponse`.
 pub(crate) fn discovery_response(
     type_url: &str,

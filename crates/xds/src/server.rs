@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+use tonic::Status;
 
 use crate::admission::Admission;
 use crate::bundle::Pool;
-use crate::configuration::{Configuration, Observer};
+use crate::configuration::{Configuration, Observer, Peer};
 use crate::connection::{ConnectionInfo, Registry};
 use crate::limits::Limits;
+use crate::question::{Answer, Answers, Question};
 use crate::resource::Resource;
 use crate::service::Discovery;
 use crate::session::Generation;
@@ -30,6 +32,7 @@ pub(crate) struct Shared<C> {
     pub(crate) registry: Registry,
     pub(crate) pool: Arc<Pool>,
     pub(crate) drain: watch::Sender<bool>,
+    answers: OnceLock<Arc<dyn Answers>>,
     streams: AtomicU32,
     ids: AtomicU64,
     /// Makes nonces of this process differ from those of another.
@@ -60,6 +63,17 @@ impl<C> Shared<C> {
 
     pub(crate) fn stream_nonce(&self, id: u64) -> u32 {
         self.salt.wrapping_add(id as u32)
+    }
+
+    /// Answers a question, or says why not.
+    pub(crate) async fn answer(&self, question: Question, peer: &Peer) -> Result<Answer, Status> {
+        match self.answers.get() {
+            Some(answers) => answers.answer(question, peer.clone()).await,
+            None => Err(Status::invalid_argument(format!(
+                "unknown type {}",
+                question.type_url
+            ))),
+        }
     }
 
     /// When a generation was first seen by any stream; all wake at once, so that this is about when it was made.
@@ -103,6 +117,7 @@ impl<C: Configuration> Server<C> {
             registry: Registry::default(),
             pool: Arc::default(),
             drain: watch::Sender::new(false),
+            answers: OnceLock::new(),
             streams: AtomicU32::new(0),
             ids: AtomicU64::new(0),
             salt: rand::random(),
@@ -114,6 +129,11 @@ impl<C: Configuration> Server<C> {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// Who answers questions from now on; without, their types are unknown. Only the first one counts.
+    pub fn answer_questions(&self, answers: Arc<dyn Answers>) {
+        let _ = self.shared.answers.set(answers);
     }
 
     /// The streams of admitted proxies.

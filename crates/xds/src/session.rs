@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 
 use crate::bundle::Pool;
 use crate::frame::Frames;
 use crate::nonce::{Nonce, Nonces};
+use crate::question::{Answer, Question};
 use crate::type_url::TypeUrl;
 use crate::watch::Watch;
 
@@ -249,6 +251,13 @@ impl Watches {
             && (first || self.types.keys().any(|t| !t.is_referred_to()))
     }
 
+    /// A response of this type was sent at that time.
+    pub(crate) fn stamp(&mut self, type_url: &TypeUrl, time: SystemTime) {
+        if let Some(watch) = self.types.get_mut(type_url) {
+            watch.sent_at = Some(time);
+        }
+    }
+
     pub(crate) fn next_nonce(&mut self) -> Nonce {
         self.nonces.next()
     }
@@ -264,6 +273,12 @@ pub trait Protocol: Send + 'static {
 
     /// The node that a request names.
     fn node(request: &Self::Request) -> Option<&Node>;
+
+    /// What a request asks, if it is one that is answered once. Such a request is not given to `on_request`.
+    fn question(request: &Self::Request) -> Option<Question>;
+
+    /// The response that answers a question. Nothing is remembered of it.
+    fn answer(&mut self, question: &Question, answer: Answer) -> Frames;
 
     /// Takes note of a request. An error ends the stream.
     fn on_request(&mut self, request: Self::Request) -> Result<Reply, RequestError>;
@@ -282,4 +297,7 @@ pub trait Protocol: Send + 'static {
 
     /// The state of the stream.
     fn watches(&self) -> &Watches;
+
+    /// The same, to take note of when a response was sent.
+    fn watches_mut(&mut self) -> &mut Watches;
 }

@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pilotfish_protos::envoy::config::core::v3::Node;
-use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
+use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use prost::Message as _;
 
 use crate::bundle::{Bundle, Pool};
-use crate::frame::{Bundles, discovery_response};
+use crate::frame::{Bundles, Frames, discovery_response, whole};
 use crate::nonce::Nonce;
+use crate::question::{Answer, Question};
 use crate::resource::{Version, View};
 use crate::session::{
     Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
@@ -36,6 +38,28 @@ impl Protocol for Session {
 
     fn node(request: &DiscoveryRequest) -> Option<&Node> {
         request.node.as_ref()
+    }
+
+    fn question(request: &DiscoveryRequest) -> Option<Question> {
+        Question::of(
+            &request.type_url,
+            &request.resource_names,
+            &request.response_nonce,
+            request.error_detail.is_some(),
+        )
+    }
+
+    fn answer(&mut self, question: &Question, answer: Answer) -> Frames {
+        let nonce = self.watches.next_nonce().to_string();
+        let response = DiscoveryResponse {
+            version_info: nonce.clone(),
+            resources: answer.resources.into_iter().map(|(_, any)| any).collect(),
+            type_url: question.type_url.clone(),
+            nonce,
+            control_plane: answer.control_plane,
+            ..DiscoveryResponse::default()
+        };
+        whole(&response.encode_to_vec())
     }
 
     fn on_request(&mut self, request: DiscoveryRequest) -> Result<Reply, RequestError> {
@@ -142,6 +166,10 @@ impl Protocol for Session {
 
     fn watches(&self) -> &Watches {
         &self.watches
+    }
+
+    fn watches_mut(&mut self) -> &mut Watches {
+        &mut self.watches
     }
 }
 

@@ -18,6 +18,7 @@ use crate::configuration::{Configuration, Peer, Push};
 use crate::connection::Connection;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
+use crate::question::Question;
 use crate::resource::View;
 use crate::server::Shared;
 use crate::session::{Generation, Protocol, Response, Verdict};
@@ -52,11 +53,24 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         outbound.end(status);
         return;
     };
-    let admitted = tokio::select! {
-        admitted = admit::<C, P>(&shared, &mut inbound, &peer) => admitted,
+    let first = tokio::select! {
+        first = first_request::<C, P>(&shared, &mut inbound) => first,
         () = gone(&outbound) => Err(Status::cancelled("the client went away")),
     };
-    let (first, node_id, proxy) = match admitted {
+    // A service that carries one type has no questions.
+    let aggregated = only.is_none();
+    let question = first.as_ref().ok().and_then(P::question);
+    if let Some(question) = question.filter(|_| aggregated) {
+        let asked = inquire::<C, P>(&shared, &mut inbound, &outbound, &peer, question).await;
+        let status = asked.err().unwrap_or_else(|| Status::ok(""));
+        if status.code() != tonic::Code::Ok {
+            shared.observer.refused(&status);
+        }
+        outbound.end(status);
+        return;
+    }
+    let (first, node_id, proxy) = match first.and_then(|first| admit::<C, P>(&shared, first, &peer))
+    {
         Ok(admitted) => admitted,
         Err(status) => {
             shared.observer.refused(&status);
@@ -88,6 +102,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     let mut generation = shared.config.generation();
     generation.mark_unchanged();
     let mut stream = Stream {
+        aggregated,
         started: now,
         was_sent: false,
         paces: BTreeMap::new(),
@@ -99,7 +114,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         proxy,
         shared,
     };
-    let (status, stuck) = match stream.serve(&mut inbound, first).await {
+    let (status, stuck) = match stream.serve(&mut inbound, first, &peer).await {
         Ok(()) => (Status::ok(""), false),
         Err(End::Stuck) => (
             Status::deadline_exceeded("the client takes nothing of what is sent"),
@@ -127,12 +142,11 @@ async fn gone(outbound: &Outbound) {
     }
 }
 
-/// Waits for its turn, then for the first request, and lets the control plane judge the node.
-async fn admit<C: Configuration, P: Protocol>(
+/// Waits for its turn, then for the first request.
+async fn first_request<C: Configuration, P: Protocol>(
     shared: &Shared<C>,
     inbound: &mut Inbound,
-    peer: &Peer,
-) -> Result<(P::Request, Arc<str>, C::Proxy), Status> {
+) -> Result<P::Request, Status> {
     let slot = shared.admission.slot(Instant::now());
     let slot =
         slot.ok_or_else(|| Status::resource_exhausted("too many streams wait to be admitted"))?;
@@ -143,8 +157,67 @@ async fn admit<C: Configuration, P: Protocol>(
     )
     .await;
     let first = first.map_err(|_| Status::deadline_exceeded("no request came"))??;
-    let first = first
-        .ok_or_else(|| Status::invalid_argument("the stream ended before its first request"))?;
+    first.ok_or_else(|| Status::invalid_argument("the stream ended before its first request"))
+}
+
+/// Answers one question after the other, until nobody asks any more.
+async fn inquire<C: Configuration, P: Protocol>(
+    shared: &Shared<C>,
+    inbound: &mut Inbound,
+    outbound: &Outbound,
+    peer: &Peer,
+    first: Question,
+) -> Result<(), Status> {
+    let limits = &shared.limits;
+    let nonce = shared.stream_nonce(shared.next_id());
+    let mut session = P::new(limits.session(nonce, None, Arc::clone(&shared.pool)));
+    let mut drain = shared.drain.subscribe();
+    let mut question = first;
+    loop {
+        if !question.is_reply {
+            let answer = tokio::select! {
+                answer = shared.answer(question.clone(), peer) => answer?,
+                () = gone(outbound) => return Ok(()),
+            };
+            outbound.send(session.answer(&question, answer));
+        }
+        // The next answer waits until this one was taken.
+        let taken = async {
+            while !outbound.is_writable() && !outbound.is_gone() {
+                outbound.taken().await;
+            }
+        };
+        if timeout(limits.send_timeout, taken).await.is_err() {
+            return Err(Status::deadline_exceeded(
+                "the client takes nothing of what is sent",
+            ));
+        }
+        let request = tokio::select! {
+            request = timeout(limits.first_request_timeout, inbound.message::<P::Request>()) => request,
+            () = gone(outbound) => return Ok(()),
+            _ = drain.wait_for(|drains| *drains) => return Ok(()),
+        };
+        // Whoever asks nothing for a while is done, and so is whoever leaves without a word, as istioctl does.
+        let request = match request {
+            Ok(Ok(Some(request))) => request,
+            Err(_) | Ok(Ok(None)) => return Ok(()),
+            Ok(Err(status)) if status.code() == tonic::Code::Cancelled => return Ok(()),
+            Ok(Err(status)) => return Err(status),
+        };
+        question = P::question(&request).ok_or_else(|| {
+            Status::invalid_argument(
+                "this stream began with a question; open another one for resources",
+            )
+        })?;
+    }
+}
+
+/// Lets the control plane judge the node.
+fn admit<C: Configuration, P: Protocol>(
+    shared: &Shared<C>,
+    first: P::Request,
+    peer: &Peer,
+) -> Result<(P::Request, Arc<str>, C::Proxy), Status> {
     let nameless =
         || Status::invalid_argument("the first request must name its node: node.id is missing");
     let node: &Node = P::node(&first)
@@ -221,10 +294,17 @@ struct Stream<C: Configuration, P: Protocol> {
     /// Something was sent.
     was_sent: bool,
     lingering_since: Option<Instant>,
+    /// It carries all types, and questions.
+    aggregated: bool,
 }
 
 impl<C: Configuration, P: Protocol> Stream<C, P> {
-    async fn serve(&mut self, inbound: &mut Inbound, first: P::Request) -> Result<(), End> {
+    async fn serve(
+        &mut self,
+        inbound: &mut Inbound,
+        first: P::Request,
+        peer: &Peer,
+    ) -> Result<(), End> {
         let age = self.shared.limits.age().map(|age| self.started + age);
         let mut drain = self.shared.drain.subscribe();
         if *drain.borrow() {
@@ -246,7 +326,10 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             }
             tokio::select! {
                 request = inbound.message::<P::Request>() => match request? {
-                    Some(request) => self.on_request(request)?,
+                    Some(request) => match P::question(&request).filter(|_| self.aggregated) {
+                        Some(question) => self.answer(question, peer).await?,
+                        None => self.on_request(request)?,
+                    },
                     None => return Ok(()),
                 },
                 changed = self.generation.changed() => {
@@ -281,6 +364,21 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                 pace.since = since;
             }
         }
+    }
+
+    /// Answers what somebody asks through a proxy's stream. Its watches do not notice.
+    async fn answer(&mut self, question: Question, peer: &Peer) -> Result<(), End> {
+        if question.is_reply {
+            return Ok(());
+        }
+        if !self.outbound.is_writable() {
+            let status = Status::resource_exhausted("more is asked than answers are taken");
+            return Err(status.into());
+        }
+        let answer = self.shared.answer(question.clone(), peer).await?;
+        let frames = self.connection.session().answer(&question, answer);
+        self.outbound.send(frames);
+        Ok(())
     }
 
     fn on_request(&mut self, request: P::Request) -> Result<(), End> {
@@ -404,6 +502,9 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             pace.sent_since = since;
             pace.brought = brings;
         }
+        let mut session = self.connection.session();
+        session.watches_mut().stamp(type_url, SystemTime::now());
+        drop(session);
         let push = Push {
             type_url,
             resources: response.resources,

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::bundle::{Bundle, Pool};
 use crate::frame::Bundles;
@@ -89,6 +90,8 @@ pub struct Watch {
     initial: Option<BTreeMap<Arc<str>, Option<Version>>>,
     sent: Option<Nonce>,
     acked: Option<Nonce>,
+    /// When the last response was sent; the stream says so, since nothing here has a clock.
+    pub(crate) sent_at: Option<SystemTime>,
     rejected: Option<Rejection>,
     version: Option<Version>,
     generation: Generation,
@@ -113,6 +116,7 @@ impl Watch {
             initial: Some(initial),
             sent: None,
             acked: None,
+            sent_at: None,
             rejected: None,
             version: None,
             generation: Generation(0),

@@ -3,40 +3,68 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use pilotfish_protos::json::any_to_json;
+use pilotfish_protos::json::{JsonError, any_to_json};
 use pilotfish_xds::{Resource, TypeUrl};
 use serde_json::{Value, json as value};
 
-use super::proxies;
+use super::{Visible, proxies};
 use crate::http::{Pages, json};
 
 const REDACTED: &str = "W3JlZGFjdGVkXQ==";
 
-type Held = BTreeMap<TypeUrl, Vec<Arc<Resource>>>;
+pub(crate) type Held = BTreeMap<TypeUrl, Vec<Arc<Resource>>>;
 type Asked = BTreeMap<String, String>;
+type Seen = Option<Extension<Visible>>;
 
 /// `?proxyID=` names the proxy; `include_eds` adds endpoints, `types=cds,lds` lists those types plainly.
-pub(super) async fn page(State(pages): State<Pages>, Query(asked): Query<Asked>) -> Response {
+pub(super) async fn page(
+    State(pages): State<Pages>,
+    seen: Seen,
+    Query(asked): Query<Asked>,
+) -> Response {
     let types = asked.get("types").cloned();
-    answer(&pages, &asked, types.as_deref()).await
+    answer(&pages, seen, &asked, types.as_deref()).await
 }
 
-pub(super) async fn endpoints(State(pages): State<Pages>, Query(asked): Query<Asked>) -> Response {
-    answer(&pages, &asked, Some("eds")).await
+pub(super) async fn endpoints(
+    State(pages): State<Pages>,
+    seen: Seen,
+    Query(asked): Query<Asked>,
+) -> Response {
+    answer(&pages, seen, &asked, Some("eds")).await
 }
 
-async fn answer(pages: &Pages, asked: &Asked, types: Option<&str>) -> Response {
+pub(super) async fn names(
+    State(pages): State<Pages>,
+    seen: Seen,
+    Query(asked): Query<Asked>,
+) -> Response {
+    answer(&pages, seen, &asked, Some("nds")).await
+}
+
+pub(super) async fn filters(
+    State(pages): State<Pages>,
+    seen: Seen,
+    Query(asked): Query<Asked>,
+) -> Response {
+    answer(&pages, seen, &asked, Some("ecds")).await
+}
+
+async fn answer(pages: &Pages, seen: Seen, asked: &Asked, types: Option<&str>) -> Response {
+    let visible = seen.map_or(Visible::Everything, |Extension(visible)| visible);
     let Some(proxy) = asked.get("proxyID").filter(|proxy| !proxy.is_empty()) else {
         return (
             StatusCode::BAD_REQUEST,
-            "name a proxy with ?proxyID=; /debug/connections lists them\n",
+            "You must provide a proxyID in the query string; /debug/connections lists proxies\n",
         )
             .into_response();
     };
-    let Some(held) = proxies::find(pages, proxy).and_then(|node| pages.server.held(&node)) else {
+    let found = proxies::find(pages, &visible, proxy);
+    let Some(held) = found.and_then(|node| pages.server.held(&node)) else {
         return proxies::not_connected(proxy);
     };
     let (types, with_endpoints) = (types.map(str::to_owned), asked.contains_key("include_eds"));
@@ -94,19 +122,41 @@ fn dump(held: &Held, with_endpoints: bool) -> Value {
 
 /// Route tables; hosts that came one by one stand in the table they belong to.
 fn routes(held: &Held) -> Vec<Value> {
-    let of_type = |type_url| held.get(type_url).map_or(&[][..], Vec::as_slice);
-    let hosts = of_type(&TypeUrl::VirtualHost);
-    let table = |r: &Arc<Resource>| {
-        let mut shown = show(r);
-        let prefix = format!("{}/", r.name);
-        let own = hosts.iter().filter(|h| h.name.starts_with(&prefix));
-        let own: Vec<Value> = own.map(|h| show(h)).collect();
-        if !own.is_empty() {
-            shown["virtualHosts"] = own.into();
-        }
+    let all = held.get(&TypeUrl::Route).map_or(&[][..], Vec::as_slice);
+    let shown = |r: &Arc<Resource>| {
+        let shown = table(held, r).unwrap_or_else(|| show(r));
         value!({"versionInfo": r.version.to_string(), "routeConfig": shown, "sources": r.sources})
     };
-    of_type(&TypeUrl::Route).iter().map(table).collect()
+    all.iter().map(shown).collect()
+}
+
+/// A route table with the hosts that came one by one, if any did.
+pub(crate) fn table(held: &Held, resource: &Resource) -> Option<Value> {
+    let prefix = format!("{}/", resource.name);
+    let hosts = held.get(&TypeUrl::VirtualHost)?.iter();
+    let own: Vec<Value> = hosts
+        .filter(|host| host.name.starts_with(&prefix))
+        .map(|host| {
+            let mut host = show(host);
+            // It is of one type only here, which goes without saying.
+            host.as_object_mut().map(|fields| fields.remove("@type"));
+            host
+        })
+        .collect();
+    (!own.is_empty()).then(|| {
+        let mut shown = show(resource);
+        shown["virtualHosts"] = own.into();
+        shown
+    })
+}
+
+/// A resource without what is secret in it; nothing, if nothing is. An error if that cannot be told.
+pub(crate) fn redacted(resource: &Resource) -> Result<Option<Value>, JsonError> {
+    let (type_url, body) = resource.parts();
+    let plain = any_to_json(type_url, &body)?;
+    let mut shown = plain.clone();
+    redact(&mut shown);
+    Ok((shown != plain).then_some(shown))
 }
 
 fn of(what: &str) -> String {

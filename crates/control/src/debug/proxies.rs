@@ -10,6 +10,7 @@ use pilotfish_xds::{ConnectionInfo, TypeStatus, TypeUrl};
 use serde::Deserialize;
 use serde_json::{Map, Value, json as value};
 
+use super::Visible;
 use crate::http::{Pages, json};
 use crate::writer::Input;
 
@@ -118,7 +119,7 @@ const fn istiod_name(type_url: &TypeUrl) -> Option<&'static str> {
 }
 
 /// `web-0.shop` of a node id that has the four parts of Istio's; otherwise the id.
-fn short_id(node_id: &str) -> &str {
+pub(crate) fn short_id(node_id: &str) -> &str {
     node_id
         .split('~')
         .nth(2)
@@ -182,9 +183,27 @@ fn watch(status: &TypeStatus) -> Value {
     value!({"wildcard": status.wildcard, "names": status.names, "version": status.version.map(|version| version.to_string())})
 }
 
-/// The node id of the proxy that `proxyID` names: the first whose id contains it.
-pub(super) fn find(pages: &Pages, proxy: &str) -> Option<String> {
-    let all = pages.server.connections();
+/// The streams that somebody may see, ordered by proxy.
+pub(crate) fn visible(pages: &Pages, visible: &Visible) -> Vec<ConnectionInfo> {
+    let mut all = pages.server.connections();
+    if let Visible::Namespace(namespace) = visible {
+        all.retain(|c| {
+            let said = &pages.nodes.get(&c.node_id).namespace;
+            let own = if said.is_empty() {
+                namespace_of(&c.node_id)
+            } else {
+                said
+            };
+            *own == **namespace
+        });
+    }
+    all.sort_by(|a, b| (&a.node_id, a.id).cmp(&(&b.node_id, b.id)));
+    all
+}
+
+/// The node id of the proxy that `proxyID` names, among those that may be seen: the first whose id contains it.
+pub(crate) fn find(pages: &Pages, seen: &Visible, proxy: &str) -> Option<String> {
+    let all = visible(pages, seen);
     let exact = all
         .iter()
         .find(|c| &*c.node_id == proxy || short_id(&c.node_id) == proxy);
@@ -195,7 +214,8 @@ pub(super) fn find(pages: &Pages, proxy: &str) -> Option<String> {
 
 pub(super) fn not_connected(proxy: &str) -> Response {
     let text = format!(
-        "no proxy {proxy:?} is connected to this instance; it may be connected to another. /debug/connections lists those that are.\n"
+        "Proxy not connected to this Pilot instance. It may be connected to another instance.\nThere is no {proxy:?} here; \
+         /debug/connections lists those that are.\n"
     );
     (StatusCode::NOT_FOUND, text).into_response()
 }

@@ -5,6 +5,7 @@
 
 mod delta;
 mod model;
+mod questions;
 mod server;
 mod slow;
 mod sotw;
