@@ -212,12 +212,19 @@ async fn inquire<C: Configuration, P: Protocol>(
     }
 }
 
+/// Who was admitted: its first request, its name and what translation sees of it.
+type Admitted<C, P> = (
+    <P as Protocol>::Request,
+    Arc<str>,
+    <C as Configuration>::Proxy,
+);
+
 /// Lets the control plane judge the node.
 fn admit<C: Configuration, P: Protocol>(
     shared: &Shared<C>,
     first: P::Request,
     peer: &Peer,
-) -> Result<(P::Request, Arc<str>, C::Proxy), Status> {
+) -> Result<Admitted<C, P>, Status> {
     let nameless =
         || Status::invalid_argument("the first request must name its node: node.id is missing");
     let node: &Node = P::node(&first)
