@@ -17,6 +17,7 @@ use pilotfish_e2e::{case, xds};
 use pilotfish_protos::envoy::admin::v3::ClustersConfigDump;
 use pilotfish_protos::envoy::config::cluster::v3::Cluster;
 use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use pilotfish_protos::envoy::service::status::v3::client_config::GenericXdsConfig;
 use pilotfish_protos::envoy::service::status::v3::{ClientConfig, ConfigStatus};
 use prost::Message as _;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
@@ -333,7 +334,7 @@ fn statuses(answer: &DiscoveryResponse) -> Result<Vec<ConfigStatus>> {
     for any in &answer.resources {
         let shown = ClientConfig::decode(&*any.value)?;
         let configs = shown.generic_xds_configs.iter();
-        all.extend(configs.map(|config| config.config_status()));
+        all.extend(configs.map(GenericXdsConfig::config_status));
     }
     Ok(all)
 }

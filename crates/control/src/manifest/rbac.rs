@@ -164,8 +164,8 @@ pub(super) fn objects(options: &Options) -> Vec<Value> {
     };
     let name = options.cluster_name();
     let mut all = vec![
-        role("ClusterRole", options.outside(&name), &rules(of_cluster)),
-        binding(options, "ClusterRole", options.outside(&name)),
+        role("ClusterRole", &options.outside(&name), &rules(of_cluster)),
+        binding(options, "ClusterRole", &options.outside(&name)),
     ];
     let mut namespaces = options.only.clone();
     if everywhere {
@@ -180,18 +180,18 @@ pub(super) fn objects(options: &Options) -> Vec<Value> {
             scopes.push(Scope::Own);
         }
         let metadata = options.within(&options.name(), namespace);
-        all.push(role("Role", metadata.clone(), &rules(&scopes)));
-        all.push(binding(options, "Role", metadata));
+        all.push(role("Role", &metadata, &rules(&scopes)));
+        all.push(binding(options, "Role", &metadata));
     }
     all
 }
 
-fn role(kind: &str, metadata: Value, rules: &[Value]) -> Value {
+fn role(kind: &str, metadata: &Value, rules: &[Value]) -> Value {
     json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": metadata, "rules": rules})
 }
 
 /// Gives a role of the same name to the control plane.
-fn binding(options: &Options, kind: &str, metadata: Value) -> Value {
+fn binding(options: &Options, kind: &str, metadata: &Value) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/v1"),
         "kind": format!("{kind}Binding"),

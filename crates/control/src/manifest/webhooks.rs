@@ -45,7 +45,7 @@ fn validation(options: &Options) -> Value {
     let rule = json!({
         "apiGroups": groups, "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["*"],
     });
-    let mut hook = webhook(options, "rev.validation.istio.io", "/validate", rule);
+    let mut hook = webhook(options, "rev.validation.istio.io", "/validate", &rule);
     hook["objectSelector"] = select(&[is_in(REVISION, options.revision_label())]);
     json!({
         "apiVersion": API, "kind": "ValidatingWebhookConfiguration",
@@ -89,7 +89,7 @@ fn injection(options: &Options) -> Value {
         .into_iter()
         .map(|(prefix, namespace, object)| {
             let name = format!("{prefix}.sidecar-injector.istio.io");
-            let mut hook = webhook(options, &name, "/inject", rule.clone());
+            let mut hook = webhook(options, &name, "/inject", &rule);
             hook["namespaceSelector"] = select(&namespace);
             hook["objectSelector"] = select(&object);
             hook["reinvocationPolicy"] = json!("Never");
@@ -102,7 +102,7 @@ fn injection(options: &Options) -> Value {
     })
 }
 
-fn webhook(options: &Options, name: &str, path: &str, rule: Value) -> Value {
+fn webhook(options: &Options, name: &str, path: &str, rule: &Value) -> Value {
     let service = json!({
         "name": options.name(), "namespace": options.namespace, "path": path, "port": 443,
     });
