@@ -176,6 +176,15 @@ impl Kind {
         }
     }
 
+    /// Group and version as an object says them, in the version that we prefer.
+    pub fn api_version(self) -> String {
+        let version = self.versions().first().copied().unwrap_or("v1");
+        match self.group() {
+            "" => version.to_owned(),
+            group => format!("{group}/{version}"),
+        }
+    }
+
     /// Whether objects of the kind live outside namespaces.
     pub const fn cluster_scoped(self) -> bool {
         matches!(self, Self::Namespace | Self::Node)

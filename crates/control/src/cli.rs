@@ -39,9 +39,12 @@ Environment:
   ISTIO_DUAL_STACK=false          Listeners and endpoints for IPv4 and IPv6
   KUBECONFIG                      Default of --kubeconfig, if there is no --config-dir
   POD_NAMESPACE=istio-system      Default of --namespace
-  POD_NAME=pilotfish              What istioctl calls this replica
+  POD_NAME=pilotfish              What istioctl and the Lease of those who write to the cluster call this replica
   REVISION                        Default of --revision
   SHARED_MESH_CONFIG              ConfigMap in --namespace with mesh settings, over which those of the ConfigMap istio are laid
+  ENABLE_LEADER_ELECTION=true     Default of --leader-election
+  PILOTFISH_KUBE_WRITES           Default of --kube-writes
+  PILOTFISH_LEASE_DURATION=15s    How long after the death of the replica that writes another one takes over
   PILOTFISH_WATCH_SILENCE=90s     A watch of the cluster that says nothing for so long is opened again
   PILOTFISH_LOSS_GUARD=50         Default of --loss-guard
   PILOTFISH_LOSS_GUARD_TIME=30s   Default of --loss-guard-time
@@ -193,6 +196,15 @@ pub(crate) struct ServeArgs {
     /// same [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = CLUSTER)]
     pub(crate) namespaces: Vec<String>,
+    /// What is written to the cluster, comma-separated: addresses (of hosts of ServiceEntries, into their status), findings
+    /// (what is wrong with an object, into its status) and events (the same as Events); none [default:
+    /// $PILOTFISH_KUBE_WRITES or addresses,findings,events]
+    #[arg(long, value_name = "WHAT", help_heading = CLUSTER)]
+    pub(crate) kube_writes: Option<String>,
+    /// Whether replicas agree by a Lease which of them writes; false only if there is no other [default:
+    /// $ENABLE_LEADER_ELECTION or true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = CLUSTER)]
+    pub(crate) leader_election: Option<bool>,
     /// Where services come from, comma-separated; without Kubernetes among them, no cluster is read
     #[arg(long, value_name = "NAMES", hide = true)]
     pub(crate) registries: Option<String>,

@@ -16,6 +16,7 @@ use pilotfish_mesh::Text;
 
 use crate::http::{Pages, html, json};
 use crate::kubernetes;
+use crate::scribe;
 use crate::version;
 use crate::writer::Input;
 
@@ -128,6 +129,11 @@ fn all() -> Vec<Page> {
             path: "/debug/kubernetes",
             about: "The watches of the cluster: which kinds are read, which are not and why",
             serve: || get(kubernetes::page),
+        },
+        Page {
+            path: "/debug/writers",
+            about: "What is written to the cluster: by which replica, how much, and what could not be",
+            serve: || get(scribe::page),
         },
         Page {
             path: "/debug/loss_guard",

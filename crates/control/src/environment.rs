@@ -46,6 +46,7 @@ const FEATURES: &[(&str, Form)] = &[
     ("PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN", Bool),
     ("PILOT_ENABLE_ALPN_FILTER", Bool),
     ("PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES", Bool),
+    ("PILOT_ENABLE_IP_AUTOALLOCATE", Bool),
     ("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", Bool),
     ("PILOT_ENABLE_METADATA_EXCHANGE", Bool),
     ("PILOT_ENABLE_MONGO_FILTER", Bool),
@@ -77,7 +78,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
         &[
             "ENABLE_ENHANCED_DESTINATIONRULE_MERGE",
             "PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER",
-            "PILOT_ENABLE_IP_AUTOALLOCATE",
             "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX",
             "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX",
             "PILOT_MX_ADDITIONAL_LABELS",
@@ -106,7 +106,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
     (
         "what they tune in the Kubernetes source comes with a later release",
         &[
-            "ENABLE_LEADER_ELECTION",
             "EXTERNAL_ISTIOD",
             "ISTIO_KUBE_CLIENT_CONTENT_TYPE",
             "ISTIO_WATCH_NAMESPACE",

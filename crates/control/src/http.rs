@@ -24,6 +24,7 @@ use crate::kubernetes;
 use crate::logging::Logging;
 use crate::nodes::Nodes;
 use crate::plane::Plane;
+use crate::scribe::Desk;
 use crate::settings;
 use crate::version;
 use crate::writer::Input;
@@ -39,6 +40,8 @@ pub(crate) struct Pages {
     pub(crate) debug: settings::Debug,
     /// The watches of the cluster, if one is read.
     pub(crate) kubernetes: Option<Status>,
+    /// How it goes with writing to it, if anything is written.
+    pub(crate) desk: Option<Desk>,
 }
 
 /// The two ends of a connection.
@@ -180,6 +183,9 @@ async fn metrics(State(pages): State<Pages>, ConnectInfo(ends): ConnectInfo<Ends
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     if let Some(status) = &pages.kubernetes {
         kubernetes::count(status, &pages.plane.metrics);
+    }
+    if let Some(desk) = &pages.desk {
+        desk.count(&pages.plane.metrics);
     }
     let taken = pages.plane.total_cost();
     pages

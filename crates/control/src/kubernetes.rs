@@ -5,7 +5,7 @@ use axum::extract;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use pilotfish_sources::kube::{
-    self, Access, ClusterSource, Link, MeshMaps, State, Status, Timing, WatchStatus,
+    self, Access, ClusterSource, Link, MeshMaps, Register, State, Status, Timing, WatchStatus,
 };
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::http::{Pages, json};
 use crate::metrics::Metrics;
+use crate::scribe::Writing;
 use crate::serve::pass_on;
 use crate::writer::{Input, Origin};
 
@@ -33,16 +34,20 @@ pub(crate) struct Kubernetes {
     /// Whether the networks do.
     pub(crate) networks: bool,
     pub(crate) timing: Timing,
+    /// What is written back, if anything.
+    pub(crate) writing: Option<Writing>,
 }
 
 impl Kubernetes {
-    /// Starts reading. Fails only if it is not known where from: a server that is not there is waited for.
+    /// Starts reading, over the connection that is returned. Fails only if it is not known where from: a server that is not
+    /// there is waited for. How objects stand is noted in the register, if there is one.
     pub(crate) async fn start(
         &self,
         status: Status,
+        register: Option<Register>,
         inputs: &mpsc::Sender<Input>,
         vital: &mut JoinSet<Result<()>>,
-    ) -> Result<()> {
+    ) -> Result<Link> {
         let link = Link::new(self.access.clone()).await?;
         tracing::info!(target: "kubernetes", "reading the cluster of {}", link.server());
         let timing = self.timing.clone();
@@ -66,7 +71,9 @@ impl Kubernetes {
                 Input::Mesh(Origin::Kubernetes, Box::new(update))
             }));
         }
-        let source = ClusterSource::new(link, &self.revision, timing, status).only_in(&self.only);
+        let source = ClusterSource::new(link.clone(), &self.revision, timing, status)
+            .only_in(&self.only)
+            .with_register(register);
         let (batches, received) = mpsc::channel(4);
         vital.spawn(async move {
             source
@@ -77,7 +84,7 @@ impl Kubernetes {
         vital.spawn(pass_on(received, inputs.clone(), |batch| {
             Input::Objects(Origin::Kubernetes, batch)
         }));
-        Ok(())
+        Ok(link)
     }
 }
 

@@ -27,6 +27,7 @@ mod pushes;
 mod questions;
 mod readiness;
 mod request;
+mod scribe;
 mod serve;
 mod settings;
 mod tls;

@@ -177,6 +177,9 @@ pub(crate) struct Metrics {
     pub(crate) held_back: Gauge,
     pub(crate) watches: Gauge,
     pub(crate) watches_down: Gauge,
+    pub(crate) leader: Gauge,
+    writes: Sums,
+    write_failures: Sums,
 }
 
 impl Metrics {
@@ -357,6 +360,24 @@ impl Metrics {
                 "Those of them that do not work now; what was last known stays in effect",
                 Gauge::default(),
             ),
+            leader: add(
+                r,
+                "pilotfish_leader",
+                "1 if this replica is the one that writes to the cluster; /debug/writers tells more",
+                Gauge::default(),
+            ),
+            writes: add(
+                r,
+                "pilotfish_kubernetes_writes",
+                "What was written to the cluster, by sort",
+                Sums::default(),
+            ),
+            write_failures: add(
+                r,
+                "pilotfish_kubernetes_write_failures",
+                "What could not be written to the cluster, by sort; most is tried again",
+                Sums::default(),
+            ),
             invalid: add(
                 r,
                 "pilotfish_diagnostics",
@@ -378,6 +399,17 @@ impl Metrics {
             text.clear();
         }
         text
+    }
+
+    /// Something was written to the cluster.
+    pub(crate) fn written(&self, part: &'static str) {
+        self.writes.get_or_create(&Type { r#type: part }).inc();
+    }
+
+    /// Something could not be written to the cluster.
+    pub(crate) fn not_written(&self, part: &'static str) {
+        let failures = self.write_failures.get_or_create(&Type { r#type: part });
+        failures.inc();
     }
 
     /// A proxy of a version came or went.

@@ -40,6 +40,8 @@ pub(crate) struct Plane {
     applying: Mutex<()>,
     /// What is wrong with the input; the engine and the analyzer have the rest.
     input_diagnostics: ArcSwap<Vec<Diagnostic>>,
+    /// What cannot be written to the cluster.
+    write_diagnostics: ArcSwap<Vec<Diagnostic>>,
     /// What is wrong with the mesh as a whole, as of when somebody last asked. Pushes never wait for it.
     analyzer: Mutex<Analyzer>,
     /// How often anything came in.
@@ -75,6 +77,7 @@ impl Plane {
             generation: watch::Sender::new(Generation::default()),
             applying: Mutex::default(),
             input_diagnostics: ArcSwap::default(),
+            write_diagnostics: ArcSwap::default(),
             analyzer: Mutex::default(),
             inputs: AtomicU64::new(0),
             readiness,
@@ -159,6 +162,14 @@ impl Plane {
         self.inputs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Replaces what cannot be written to the cluster.
+    pub(crate) fn set_write_diagnostics(&self, diagnostics: Vec<Diagnostic>) {
+        if **self.write_diagnostics.load() != diagnostics {
+            self.write_diagnostics.store(Arc::new(diagnostics));
+            self.inputs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// What is said about a push that the loss guard holds back now.
     pub(crate) fn held_back(&self) -> Option<Diagnostic> {
         let all = self.input_diagnostics.load();
@@ -192,6 +203,7 @@ impl Plane {
         all.extend(analyzer.update(&world, &proxies));
         drop(analyzer);
         all.extend(self.input_diagnostics.load().iter().cloned());
+        all.extend(self.write_diagnostics.load().iter().cloned());
         all.sort_unstable();
         all.dedup();
         all

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use pilotfish_config::Diagnostic;
 use pilotfish_sources::files::{self, DirectorySource};
-use pilotfish_sources::kube::Status;
+use pilotfish_sources::kube::{Register, Status};
 use pilotfish_xds::{Limits, NewStreams, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,6 +23,7 @@ use crate::nodes::Nodes;
 use crate::plane::{FIRST_SNAPSHOT, Plane};
 use crate::questions::Questions;
 use crate::readiness::Readiness;
+use crate::scribe::{Desk, Judgement, Scribe};
 use crate::settings::{Push, Settings};
 use crate::tls::{self, Certificate};
 use crate::version;
@@ -61,6 +62,11 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     );
     let (inputs, received) = mpsc::channel(16);
     let kubernetes = settings.kubernetes.as_ref().map(|_| Status::default());
+    let cluster = settings.kubernetes.as_ref();
+    let writing = cluster.and_then(|cluster| cluster.writing.clone());
+    let desk = writing.as_ref().map(|_| Desk::default());
+    let register = writing.as_ref().map(|_| Register::default());
+    let judgement = watch::Sender::<Arc<Judgement>>::default();
     let pages = Pages {
         plane: Arc::clone(&plane),
         server: server.clone(),
@@ -69,6 +75,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         inputs: inputs.clone(),
         debug: settings.debug,
         kubernetes: kubernetes.clone(),
+        desk: desk.clone(),
     };
 
     let questions = Questions::new(pages.clone(), &settings.namespace, &settings.instance);
@@ -78,14 +85,30 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     let mut vital: JoinSet<Result<()>> = JoinSet::new();
     vital.spawn(Writer::new(Arc::clone(&plane), &plan, started).run(received));
     start_sources(&settings, &inputs, &mut vital)?;
-    if let (Some(cluster), Some(status)) = (&settings.kubernetes, kubernetes) {
-        cluster.start(status, &inputs, &mut vital).await?;
+    let mut serving = JoinSet::new();
+    if let (Some(cluster), Some(status)) = (cluster, kubernetes) {
+        let link = cluster
+            .start(status, register.clone(), &inputs, &mut vital)
+            .await?;
+        if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {
+            let scribe = Scribe {
+                link,
+                plane: Arc::clone(&plane),
+                register,
+                judged: judgement.subscribe(),
+                writing,
+                desk,
+            };
+            let (namespace, revision) = (cluster.namespace.clone(), cluster.revision.clone());
+            let told = stop.told.subscribe();
+            serving.spawn(async move { scribe.run(&namespace, &revision, told).await });
+        }
     }
-    vital.spawn(report(Arc::clone(&plane), Arc::clone(&pages.nodes)));
+    let nodes = Arc::clone(&pages.nodes);
+    vital.spawn(report(Arc::clone(&plane), nodes, register, judgement));
     if let Some(interval) = settings.audit_interval {
         vital.spawn(audit::run(Arc::clone(&plane), interval));
     }
-    let mut serving = JoinSet::new();
     ports.serve(&server, &pages, settings.push, &stop, &mut serving);
     drop((inputs, pages));
 
@@ -327,9 +350,14 @@ pub(crate) async fn pass_on<T: Send + 'static>(
     std::future::pending().await
 }
 
-/// Logs findings as they appear, after a quiet time and only if something happened: analysis takes a moment, findings of
+/// Logs findings as they appear, and passes them on to whoever writes them to the cluster, after a quiet time and only if something happened: analysis takes a moment, findings of
 /// translation come up when proxies ask, and gathering them takes locks that streams need.
-async fn report(plane: Arc<Plane>, nodes: Arc<Nodes>) -> Result<()> {
+async fn report(
+    plane: Arc<Plane>,
+    nodes: Arc<Nodes>,
+    register: Option<Register>,
+    judgement: watch::Sender<Arc<Judgement>>,
+) -> Result<()> {
     let mut findings = Findings::default();
     let mut tick = tokio::time::interval(QUIET);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -353,7 +381,16 @@ async fn report(plane: Arc<Plane>, nodes: Arc<Nodes>) -> Result<()> {
             continue;
         }
         reported = now;
+        let standings = register.as_ref().map(Register::all).unwrap_or_default();
         let current = gather(&plane).await?;
+        if register.is_some() {
+            let number = judgement.borrow().number + 1;
+            judgement.send_replace(Arc::new(Judgement {
+                number,
+                findings: current.clone(),
+                standings,
+            }));
+        }
         plane
             .metrics
             .invalid

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use pilotfish_mesh::Text;
 use pilotfish_sources::kube::{Access, Timing};
+use pilotfish_writers::Part;
 
 use crate::address::Address;
 use crate::cli::{DebugAccess, ServeArgs};
@@ -14,6 +15,7 @@ use crate::environment::Environment;
 use crate::guard::Guard;
 use crate::kubernetes::Kubernetes;
 use crate::logging::Levels;
+use crate::scribe::Writing;
 use crate::writer::{Origin, Plan};
 
 /// Where istiod looks for its mesh configuration if it is not told; used if the file is there.
@@ -215,6 +217,7 @@ impl Settings {
             ..standard
         };
         let namespace = namespace.unwrap_or_else(|| "istio-system".to_owned());
+        let writing = writing(args.kube_writes.as_deref(), args.leader_election, env)?;
         let kubernetes = access.map(|access| Kubernetes {
             access,
             only: only(args.namespaces, &namespace),
@@ -224,6 +227,7 @@ impl Settings {
             mesh: mesh_config.is_none(),
             networks: mesh_networks.is_none(),
             timing,
+            writing,
         });
         let guard = guard(args.loss_guard, args.loss_guard_time, env)?;
         let fair_share = (15 + 5 * cores).min(100);
@@ -316,6 +320,38 @@ fn only(mut given: Vec<String>, own: &str) -> Vec<String> {
         given.dedup();
     }
     given
+}
+
+/// What is written to the cluster.
+fn writing(
+    parts: Option<&str>,
+    leader_election: Option<bool>,
+    env: &Environment,
+) -> Result<Option<Writing>> {
+    let all = Part::ALL.map(Part::name).join(",");
+    let wanted = parts.or(env.text("PILOTFISH_KUBE_WRITES")).unwrap_or(&all);
+    let names = wanted.split(',').map(str::trim);
+    let mut parts = Vec::new();
+    for name in names.filter(|name| !name.is_empty() && *name != "none") {
+        match Part::ALL.into_iter().find(|part| part.name() == name) {
+            Some(part) => parts.push(part),
+            None => {
+                bail!("--kube-writes {wanted}: {name:?} is unknown; choose from {all}, or none")
+            }
+        }
+    }
+    let election = match leader_election {
+        Some(election) => election,
+        None => env.bool("ENABLE_LEADER_ELECTION", true)?,
+    };
+    let standard = pilotfish_writers::Timing::default();
+    let duration = env.time("PILOTFISH_LEASE_DURATION", standard.duration())?;
+    let host = env.text("POD_NAME").or(env.text("HOSTNAME"));
+    Ok((!parts.is_empty()).then(|| Writing {
+        parts,
+        lease: election.then(|| pilotfish_writers::Timing::new(duration)),
+        host: host.unwrap_or("pilotfish").to_owned(),
+    }))
 }
 
 /// How much may be lost at once.

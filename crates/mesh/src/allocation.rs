@@ -11,8 +11,10 @@ use imbl::OrdMap;
 use pilotfish_config::Object;
 use pilotfish_config::networking::{Resolution, ServiceEntry};
 
-use crate::{ServiceId, Text};
+use crate::{ServiceId, Settings, Text};
 
+/// The setting that turns all of it off.
+const ENABLED: &str = "PILOT_ENABLE_IP_AUTOALLOCATE";
 /// Slots are 1 to this; the first and last address of the range stay unused.
 const SLOTS: u32 = 65_534;
 
@@ -156,13 +158,56 @@ impl Slots {
 }
 
 /// Whether hosts of a ServiceEntry are to have addresses that users did not write.
-pub(crate) fn wanted(object: &Object, entry: &ServiceEntry) -> bool {
+pub(crate) fn wanted(object: &Object, entry: &ServiceEntry, settings: &Settings) -> bool {
+    if !settings.on(ENABLED, true) {
+        return false;
+    }
     let opted_out = object
         .meta
         .labels
         .get("networking.istio.io/enable-autoallocate-ip")
         .is_some_and(|value| value.eq_ignore_ascii_case("false"));
     !opted_out && entry.resolution != Resolution::None && entry.addresses.is_empty()
+}
+
+/// Whether a host is one that can have an address: no pattern, except where names are looked up as they are asked for.
+fn has_addresses(entry: &ServiceEntry, host: &str) -> bool {
+    entry.resolution == Resolution::DynamicDns || !host.contains('*')
+}
+
+/// The hosts and addresses that the status of a ServiceEntry should have: for each host those that it has already, or else
+/// those that it was given. In the order in which its author wrote the hosts.
+pub(crate) fn persistent(object: &Object, slots: &Slots, settings: &Settings) -> Vec<(Text, Text)> {
+    let Some(entry) = object.get::<ServiceEntry>() else {
+        return Vec::new();
+    };
+    if !wanted(object, entry, settings) {
+        return Vec::new();
+    }
+    let mut seen = BTreeSet::new();
+    let hosts = entry.hosts.iter().filter(|host| !host.is_empty());
+    hosts
+        .filter(|host| has_addresses(entry, host) && seen.insert(host.as_str()))
+        .flat_map(|host| {
+            let host = Text::from(host.as_str());
+            let mut addresses: Vec<Text> = entry
+                .status_addresses
+                .iter()
+                .filter(|a| *a.host == *host && a.value.parse::<IpAddr>().is_ok())
+                .map(|a| Text::from(a.value.as_str()))
+                .collect();
+            if addresses.is_empty() {
+                let id = ServiceId {
+                    host: host.clone(),
+                    namespace: object.key.namespace.clone(),
+                };
+                addresses = slots.addresses(&holder(object, &id));
+            }
+            addresses
+                .into_iter()
+                .map(move |address| (host.clone(), address))
+        })
+        .collect()
 }
 
 /// Addresses a controller has written into the status for a host: IPv4, then IPv6.
@@ -188,7 +233,7 @@ pub(crate) fn holder(object: &Object, id: &ServiceId) -> Holder {
 }
 
 /// The slots an object holds or says are taken.
-pub(crate) fn holders(object: &Object, ids: &[ServiceId]) -> BTreeSet<Holder> {
+pub(crate) fn holders(object: &Object, ids: &[ServiceId], settings: &Settings) -> BTreeSet<Holder> {
     let Some(entry) = object.get::<ServiceEntry>() else {
         return BTreeSet::new();
     };
@@ -208,11 +253,10 @@ pub(crate) fn holders(object: &Object, ids: &[ServiceId]) -> BTreeSet<Holder> {
         .filter(|slot| *slot > 0 && u32::from(*slot) <= SLOTS)
         .map(Holder::Taken);
     let mut holders: BTreeSet<Holder> = taken.collect();
-    if wanted(object, entry) {
-        let dynamic = entry.resolution == Resolution::DynamicDns;
+    if wanted(object, entry, settings) {
         holders.extend(
             ids.iter()
-                .filter(|id| dynamic || !id.host.contains('*'))
+                .filter(|id| has_addresses(entry, &id.host))
                 .filter(|id| assigned(entry, &id.host).is_empty())
                 .map(|id| holder(object, id)),
         );

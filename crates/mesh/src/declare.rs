@@ -373,7 +373,7 @@ impl View<'_> {
     }
 
     fn auto_addresses(&self, object: &Object, entry: &ServiceEntry, id: &ServiceId) -> Vec<Text> {
-        if !allocation::wanted(object, entry) {
+        if !allocation::wanted(object, entry, self.settings) {
             return Vec::new();
         }
         let assigned = allocation::assigned(entry, &id.host);

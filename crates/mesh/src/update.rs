@@ -137,7 +137,7 @@ impl<'a> Step<'a> {
             self.next.index.replace(key, old, new, &settings);
             let holders = |object: Option<&Object>| {
                 object
-                    .map(|o| allocation::holders(o, &index::declared(o, &settings)))
+                    .map(|o| allocation::holders(o, &index::declared(o, &settings), &settings))
                     .unwrap_or_default()
             };
             if key.kind == Kind::ServiceEntry {

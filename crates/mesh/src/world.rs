@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
-use pilotfish_config::{Diagnostic, ObjectKey, Snapshot};
+use pilotfish_config::{Diagnostic, Object, ObjectKey, Snapshot};
 
 use crate::alias::Aliases;
-use crate::allocation::Slots;
+use crate::allocation::{self, Slots};
 use crate::index::Index;
 use crate::rules::Ranked;
 use crate::update;
@@ -181,6 +181,12 @@ impl World {
     /// Workloads by address.
     pub fn workloads(&self) -> impl Iterator<Item = (&Text, &Arc<Workload>)> {
         self.workloads.iter()
+    }
+
+    /// What the status of a ServiceEntry should say: its hosts with the addresses that the control plane gave them. Those
+    /// that it says already stay.
+    pub fn allocated(&self, entry: &Object) -> Vec<(Text, Text)> {
+        allocation::persistent(entry, &self.slots, &self.settings)
     }
 
     /// Gateways between networks.

@@ -27,8 +27,10 @@ mod kinds;
 mod link;
 mod mesh;
 mod share;
+mod standings;
 mod status;
 mod wire;
+mod write;
 
 use collector::Collector;
 pub use follow::Timing;
@@ -37,8 +39,10 @@ use keeper::{Keeper, Part};
 pub use kinds::{Read, reads};
 pub use link::{Access, Link};
 pub use mesh::{MeshMaps, watch_mesh};
+pub use standings::Register;
 pub use status::{State, Status, WatchStatus};
 use wire::Fault;
+pub use write::{Refusal, path};
 
 /// How often it is looked whether a watch has been down for too long.
 const TICK: Duration = Duration::from_secs(2);
@@ -54,6 +58,7 @@ pub struct ClusterSource {
     only: Vec<String>,
     timing: Timing,
     status: Status,
+    register: Option<Register>,
 }
 
 impl ClusterSource {
@@ -65,6 +70,7 @@ impl ClusterSource {
             only: Vec::new(),
             timing,
             status,
+            register: None,
         }
     }
 
@@ -93,6 +99,13 @@ impl ClusterSource {
         parts
     }
 
+    /// The same, which also notes how objects stand that may be written to.
+    #[must_use]
+    pub fn with_register(mut self, register: Option<Register>) -> Self {
+        self.register = register;
+        self
+    }
+
     /// Reads and watches until the receiver is dropped. Batches are sent as things are learned; nothing is complete before
     /// one of them is synced.
     pub async fn run(self, batches: mpsc::Sender<Batch>) -> anyhow::Result<()> {
@@ -108,7 +121,8 @@ impl ClusterSource {
                 None => kind.to_string(),
             }));
             let place = kinds::place(kind, namespace);
-            let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone());
+            let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone())
+                .with_register(self.register.as_ref());
             let (link, timing) = (self.link.clone(), self.timing.clone());
             let known = definitions.subscribe();
             tasks.spawn(async move {

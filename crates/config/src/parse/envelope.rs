@@ -31,13 +31,9 @@ pub(super) struct ItemDefaults {
 impl ItemDefaults {
     /// Those of a kind, in the version that we prefer.
     pub(super) fn of(kind: Kind) -> Self {
-        let version = kind.versions().first().copied().unwrap_or("v1");
         Self {
             kind: Some(kind.as_str().to_owned()),
-            api_version: Some(match kind.group() {
-                "" => version.to_owned(),
-                group => format!("{group}/{version}"),
-            }),
+            api_version: Some(kind.api_version()),
         }
     }
 }

@@ -282,9 +282,10 @@ impl<'a, K: Keep> Follower<'a, K> {
                     };
                     (Condition::Down(reason.clone()), wait)
                 }
-                Fault::Unsupported(reason) | Fault::Failed(reason) | Fault::Absent(reason) => {
-                    (Condition::Down(reason.clone()), backoff.next(chance))
-                }
+                Fault::Unsupported(reason)
+                | Fault::Conflict(reason)
+                | Fault::Failed(reason)
+                | Fault::Absent(reason) => (Condition::Down(reason.clone()), backoff.next(chance)),
             };
             tracing::debug!(target: "kubernetes", path = self.path(), reason = fault.reason(), ?wait, "trying again");
             self.keep.report(condition);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey, parse};
+use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey, Standing, parse};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::follow::{Condition, Keep};
 use super::kinds;
 use super::share::Shared;
+use super::standings::{self, Register};
 use super::wire::{self, Fault};
 
 /// What a task has learned since it last reported.
@@ -53,6 +54,10 @@ pub(super) struct Keeper {
     news: News,
     condition: Option<Condition>,
     shared: Shared,
+    /// Where it is noted how objects stand, if somebody writes to them.
+    register: Option<Register>,
+    /// How objects stand that were read since that was last noted.
+    stand: Vec<(ObjectKey, Option<Standing>)>,
     index: usize,
     reports: mpsc::Sender<(usize, News)>,
 }
@@ -92,9 +97,19 @@ impl Keeper {
             news: News::default(),
             condition: None,
             shared: Shared::default(),
+            register: None,
+            stand: Vec::new(),
             index,
             reports,
         }
+    }
+
+    /// The same, which also notes how objects stand.
+    #[must_use]
+    pub(super) fn with_register(mut self, register: Option<&Register>) -> Self {
+        let written = kinds::is_written(self.kind);
+        self.register = register.filter(|_| written).cloned();
+        self
     }
 
     fn key(&self, head: &wire::Head) -> ObjectKey {
@@ -123,7 +138,19 @@ impl Keeper {
         if !useful || !kinds::is_ours(self.kind, &value, &self.revision) {
             return Read::Skipped(key);
         }
+        let standing = match &self.register {
+            Some(_) => standings::of(self.kind, &value, &self.revision),
+            None => None,
+        };
         let mut parsed = parse::object(value, self.kind);
+        if self.register.is_some() {
+            let refused = parsed.objects.is_empty();
+            let standing = standing.map(|standing| Standing {
+                refused,
+                ..standing
+            });
+            self.stand.push((key.clone(), standing));
+        }
         let diagnostics = std::mem::take(&mut parsed.diagnostics);
         match parsed.objects.pop() {
             Some(mut object) => {
@@ -137,7 +164,17 @@ impl Keeper {
     fn forget(&mut self, key: ObjectKey) {
         if self.known.remove(&key).is_some() {
             self.news.findings.push((key.clone(), Vec::new()));
+            if let Some(register) = &self.register {
+                register.note([(key.clone(), None)]);
+            }
             self.news.changes.push(Change::Delete(key));
+        }
+    }
+
+    fn note(&mut self) {
+        let stand = std::mem::take(&mut self.stand);
+        if let Some(register) = &self.register {
+            register.note(stand);
         }
     }
 }
@@ -153,6 +190,7 @@ fn upserted(change: &Change) -> Option<ObjectKey> {
 impl Keep for Keeper {
     fn begin(&mut self) {
         self.list = Some(List::default());
+        self.stand.clear();
     }
 
     fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
@@ -196,6 +234,7 @@ impl Keep for Keeper {
             self.forget(key);
         }
         self.known = list.seen;
+        self.note();
         self.news.changes.extend(list.changes);
         self.news.findings.extend(list.findings);
     }
@@ -203,7 +242,9 @@ impl Keep for Keeper {
     fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
         let head = wire::head(object)?;
         let (key, version) = (self.key(&head), head.version());
-        match self.read(key, object) {
+        let read = self.read(key, object);
+        self.note();
+        match read {
             Read::Skipped(key) => self.forget(key),
             Read::Used(change, diagnostics) => {
                 if let Some(key) = upserted(&change) {

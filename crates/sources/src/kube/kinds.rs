@@ -24,7 +24,7 @@ const CONFIG_MAP_KEYS: &[&str] = &["cacert", "crl", "ca.crt", "ca.crl"];
 /// The group and resource of CRDs.
 const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 /// The label that says to which control plane an object belongs.
-const REVISION: &str = "istio.io/rev";
+pub(super) const REVISION: &str = "istio.io/rev";
 /// Annotations of pods that are large and that nobody reads; injection writes them.
 const UNREAD: &[&str] = &["proxy.istio.io/overrides", "sidecar.istio.io/status"];
 
@@ -60,6 +60,11 @@ pub fn reads() -> Vec<Read> {
         namespaced: false,
     };
     watched().map(of_kind).chain([definitions]).collect()
+}
+
+/// Whether something may be written about objects of a kind: into the status of Istio's, and Events about Services.
+pub(super) fn is_written(kind: Kind) -> bool {
+    kind.is_istio() || kind == Kind::Service
 }
 
 /// Where all objects of a kind are; or those of one namespace, if the kind has any.

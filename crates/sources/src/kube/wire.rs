@@ -32,6 +32,8 @@ pub(super) enum Fault {
     Forbidden(String),
     /// We are not who we say we are, as far as the server knows.
     Unauthorized(String),
+    /// The object is there already, or is not as we think.
+    Conflict(String),
     /// Not now.
     Busy(String, Option<Duration>),
     /// The request is one that this server does not understand.
@@ -50,6 +52,7 @@ impl Fault {
             | Self::Absent(reason)
             | Self::Forbidden(reason)
             | Self::Unauthorized(reason)
+            | Self::Conflict(reason)
             | Self::Busy(reason, _)
             | Self::Unsupported(reason)
             | Self::Unreachable(reason)
@@ -113,6 +116,7 @@ fn classify(status: &Status, retry_after: Option<Duration>) -> Fault {
         401 => Fault::Unauthorized(reason),
         403 => Fault::Forbidden(reason),
         404 => Fault::Absent(reason),
+        409 => Fault::Conflict(reason),
         429 => Fault::Busy(reason, wait),
         500..=599 if wait.is_some() => Fault::Busy(reason, wait),
         400 | 405 | 406 | 415 | 422 => Fault::Unsupported(reason),
@@ -230,9 +234,18 @@ async fn get(client: &Client, path: &str, accept: &str) -> Result<http::Response
         .header(header::ACCEPT, accept)
         .body(Body::empty())
         .map_err(|error| Fault::Failed(format!("not a request: {error}")))?;
-    let response = tokio::time::timeout(ANSWER, client.send(request))
+    ask(client, request, ANSWER).await
+}
+
+/// Sends a request; the answer is one that means success.
+async fn ask(
+    client: &Client,
+    request: Request<Body>,
+    patience: Duration,
+) -> Result<http::Response<Body>, Fault> {
+    let response = tokio::time::timeout(patience, client.send(request))
         .await
-        .map_err(|_| Fault::Unreachable(format!("no answer within {ANSWER:?}")))?
+        .map_err(|_| Fault::Unreachable(format!("no answer within {patience:?}")))?
         .map_err(|error| Fault::Unreachable(chain(&error)))?;
     if response.status().is_success() {
         return Ok(response);
@@ -243,7 +256,7 @@ async fn get(client: &Client, path: &str, accept: &str) -> Result<http::Response
         .get(header::RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.parse().ok())
         .map(Duration::from_secs);
-    let body = tokio::time::timeout(ANSWER, collect(response.into_body(), MAX_ERROR_BYTES)).await;
+    let body = tokio::time::timeout(patience, collect(response.into_body(), MAX_ERROR_BYTES)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let mut status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
         message: String::from_utf8_lossy(&body).chars().take(200).collect(),
@@ -251,6 +264,21 @@ async fn get(client: &Client, path: &str, accept: &str) -> Result<http::Response
     });
     status.code = code;
     Err(classify(&status, retry_after))
+}
+
+/// Asks for something to be done; the answer must be whole within `patience`.
+pub(super) async fn perform(
+    client: &Client,
+    request: Request<Body>,
+    patience: Duration,
+) -> Result<Bytes, Fault> {
+    let done = async {
+        let response = ask(client, request, patience).await?;
+        collect(response.into_body(), MAX_BYTES).await
+    };
+    tokio::time::timeout(patience, done)
+        .await
+        .map_err(|_| Fault::Unreachable(format!("no answer within {patience:?}")))?
 }
 
 /// One whole answer.
@@ -402,6 +430,7 @@ mod tests {
         assert!(matches!(status(r#"{"code":401}"#), Fault::Unauthorized(_)));
         assert!(matches!(status(r#"{"code":403}"#), Fault::Forbidden(_)));
         assert!(matches!(status(r#"{"code":404}"#), Fault::Absent(_)));
+        assert!(matches!(status(r#"{"code":409}"#), Fault::Conflict(_)));
         assert!(matches!(status(r#"{"code":422}"#), Fault::Unsupported(_)));
         assert_eq!(
             status(r#"{"code":500}"#),
