@@ -1,0 +1,340 @@
+//! Writing back to a cluster: one replica does, another takes over when it dies in the middle of it, and nothing is written
+//! that is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pilotfish_e2e::config::Workspace;
+use pilotfish_e2e::control::{ControlPlane, Options, Ports};
+use pilotfish_e2e::kube::client::KubeClient;
+use pilotfish_e2e::kube::{KubeServer, User};
+use pilotfish_e2e::net::Net;
+use pilotfish_e2e::{case, tools, wait};
+use serde_json::{Value, json};
+
+/// How long something may take when all is well, on a machine that is busy.
+const SOON: Duration = Duration::from_secs(30);
+/// The duration of leases here.
+const LEASE: Duration = Duration::from_secs(6);
+/// How often a replica looks whether the lease is free.
+const LOOK: Duration = Duration::from_millis(800);
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const ENTRIES: &str = "/apis/networking.istio.io/v1/namespaces/shop/serviceentries";
+const SERVICES: &str = "/apis/networking.istio.io/v1/namespaces/shop/virtualservices";
+const COUNT: usize = 200;
+
+#[test]
+fn one_writes_and_another_takes_over() {
+    case::on_loopback(takes_over);
+}
+
+#[test]
+fn what_is_wrong_is_said_where_it_is_looked_for() {
+    case::on_loopback(says_what_is_wrong);
+}
+
+fn start(workspace: &Workspace, kubeconfig: &Path, more: &[&str]) -> Result<ControlPlane> {
+    let mut flags = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+    flags.extend(["--log-level", "default:info,kubernetes:debug"].map(str::to_owned));
+    flags.extend(["--secure-grpc-addr", ""].map(str::to_owned));
+    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+    let lease = format!("{}s", LEASE.as_secs());
+    let environment = BTreeMap::from([("PILOTFISH_LEASE_DURATION".to_owned(), lease)]);
+    let options = Options { flags, environment };
+    let ports = Ports::free(&Net::Host)?;
+    let logs = workspace.logs();
+    ControlPlane::launch(&Net::Host, LOOPBACK, ports, None, &logs, options)
+}
+
+fn leads(plane: &ControlPlane) -> Result<bool> {
+    Ok(plane.page("/debug/writers")?["leader"] == true)
+}
+
+fn wait_leads(plane: &ControlPlane, limit: Duration) -> Result<()> {
+    wait::until("it leads", limit, || {
+        ensure!(leads(plane)?, "{}", plane.page("/debug/writers")?);
+        Ok(())
+    })
+}
+
+/// How many pushes there were.
+fn pushes(plane: &ControlPlane) -> Result<u64> {
+    let page = plane.page("/debug/push_status")?;
+    page["total"].as_u64().context("a number of pushes")
+}
+
+fn entry(number: usize) -> Value {
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+        "metadata": {"name": format!("out-{number}"), "namespace": "shop"},
+        "spec": {"hosts": [format!("out-{number}.example")], "resolution": "DNS",
+            "ports": [{"number": 80, "name": "http", "protocol": "HTTP"}]}})
+}
+
+/// Versions and statuses by name.
+fn statuses(admin: &KubeClient, path: &str) -> Result<BTreeMap<String, (String, Value)>> {
+    let list = admin.get(path)?.ok()?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let items = list["items"].as_array().context("a list")?.iter();
+    Ok(items
+        .map(|item| {
+            let meta = &item["metadata"];
+            let stands = (text(&meta["resourceVersion"]), item["status"].clone());
+            (text(&meta["name"]), stands)
+        })
+        .collect())
+}
+
+fn has_addresses(status: &Value) -> bool {
+    let addresses = status["addresses"].as_array();
+    addresses.is_some_and(|addresses| !addresses.is_empty())
+}
+
+/// Every entry has both of its addresses, and no two have the same.
+fn check_addresses(all: &BTreeMap<String, (String, Value)>) -> Result<()> {
+    ensure!(all.len() == COUNT, "{}", all.len());
+    let mut seen = BTreeSet::new();
+    for (name, (_, status)) in all {
+        let addresses = status["addresses"].as_array().context("addresses")?;
+        ensure!(addresses.len() == 2, "{name}: {status}");
+        for (address, start) in addresses.iter().zip(["240.240.", "2001:2::"]) {
+            let value = address["value"].as_str().unwrap_or_default();
+            ensure!(address["host"] == format!("{name}.example"), "{name}: {status}");
+            ensure!(value.starts_with(start), "{name}: {status}");
+            ensure!(seen.insert(value.to_owned()), "{value} is given twice");
+        }
+    }
+    Ok(())
+}
+
+fn takes_over(workspace: &Workspace) -> Result<()> {
+    let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.install_crds(&tools::crds()?)?;
+    admin.apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")?;
+    admin.apply_objects((0..COUNT).map(entry).collect())?;
+    let kubeconfig = server.kubeconfig(&User::admin())?;
+
+    // Two replicas, of which one begins to write, and is killed in the middle of it.
+    let mut first = start(workspace, &kubeconfig, &[])?;
+    first.wait_ready()?;
+    let mut second = start(workspace, &kubeconfig, &[])?;
+    let written = wait::until("some are written", SOON, || {
+        let all = statuses(&admin, ENTRIES)?;
+        let done = all.values().filter(|(_, status)| has_addresses(status));
+        let done = done.count();
+        ensure!(done > 20, "{done}");
+        Ok(done)
+    })?;
+    ensure!(leads(&first)? && written < COUNT, "{written}");
+    let port = first.monitoring();
+    drop(first);
+    let killed = Instant::now();
+    let before = statuses(&admin, ENTRIES)?;
+    second.wait_ready()?;
+    ensure!(!leads(&second)?, "not before its time");
+    wait_leads(&second, SOON)?;
+    let taken = killed.elapsed();
+    wait::until("all are written", SOON, || {
+        let all = statuses(&admin, ENTRIES)?;
+        let missing = all.values().filter(|(_, status)| !has_addresses(status));
+        let missing = missing.count();
+        ensure!(missing == 0, "{missing} are missing");
+        Ok(())
+    })?;
+    eprintln!(
+        "{port}: killed after {written} of {COUNT}; taken over after {taken:.1?}, done after {:.1?}",
+        killed.elapsed()
+    );
+    ensure!(taken <= LEASE + LOOK * 3, "{taken:?}");
+    let after = statuses(&admin, ENTRIES)?;
+    check_addresses(&after)?;
+    for (name, (version, status)) in &before {
+        if has_addresses(status) {
+            ensure!(after[name].0 == *version, "{name} was written twice");
+        }
+    }
+
+    idle(&admin, &second)?;
+    orderly_stop(workspace, &admin, &kubeconfig, &mut second)
+}
+
+/// Nothing is written and nothing is pushed when nothing happens.
+fn idle(admin: &KubeClient, plane: &ControlPlane) -> Result<()> {
+    std::thread::sleep(Duration::from_secs(5));
+    let (before, pushed) = (statuses(admin, ENTRIES)?, pushes(plane)?);
+    let page = plane.page("/debug/writers")?;
+    ensure!(page["failures"] == 0 && page["open"] == 0, "{page}");
+    std::thread::sleep(Duration::from_mins(1));
+    ensure!(statuses(admin, ENTRIES)? == before, "something was written");
+    let more = pushes(plane)? - pushed;
+    ensure!(more == 0, "{more} pushes");
+    eprintln!("{pushed} pushes for {} writes", page["writes"]);
+    ensure!(pushed < 30, "{pushed} pushes");
+    ensure!(leads(plane)?);
+    Ok(())
+}
+
+/// Who stops in good order hands over at once, and what was written outlives all who wrote it.
+fn orderly_stop(
+    workspace: &Workspace,
+    admin: &KubeClient,
+    kubeconfig: &Path,
+    leader: &mut ControlPlane,
+) -> Result<()> {
+    let before = statuses(admin, ENTRIES)?;
+    let mut next = start(workspace, kubeconfig, &[])?;
+    next.wait_ready()?;
+    std::thread::sleep(LOOK * 2);
+    ensure!(leads(leader)? && !leads(&next)?);
+    let begin = Instant::now();
+    leader.stop()?;
+    let stopped = begin.elapsed();
+    wait_leads(&next, SOON)?;
+    let took = begin.elapsed();
+    eprintln!("stopped in {stopped:.1?}, handed over after {took:.1?}");
+    ensure!(took < LEASE / 2 + stopped, "{took:?}");
+    next.stop()?;
+    // Neighbours come and go while nobody runs; whoever has an address keeps it.
+    let path = format!("{ENTRIES}/out-7");
+    admin.delete(&path)?.ok()?;
+    admin.apply_objects((COUNT..COUNT + 50).map(entry).collect())?;
+    next.start_again()?;
+    wait_leads(&next, SOON)?;
+    let added = wait::until("the new ones are written", SOON, || {
+        let all = statuses(admin, ENTRIES)?;
+        ensure!(all.values().all(|(_, status)| has_addresses(status)));
+        Ok(all)
+    })?;
+    ensure!(added.len() == COUNT + 49);
+    for (name, stood) in before.iter().filter(|(name, _)| *name != "out-7") {
+        ensure!(added[name] == *stood, "{name} was changed");
+    }
+    next.stop()
+}
+
+fn route(name: &str, host: &str, more: &Value) -> Value {
+    let mut metadata = json!({"name": name, "namespace": "shop"});
+    if let (Some(metadata), Some(more)) = (metadata.as_object_mut(), more.as_object()) {
+        metadata.extend(more.clone());
+    }
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": metadata,
+        "spec": {"hosts": [host], "http": [{"route": [{"destination": {"host": host}}]}]}})
+}
+
+fn condition(object: &Value) -> Value {
+    let all = object["status"]["conditions"].as_array();
+    let ours = all.and_then(|all| all.iter().find(|c| c["type"] == "PassedAnalysis"));
+    ours.cloned().unwrap_or_default()
+}
+
+/// Waits for our condition to have a status, for the generation that there is.
+fn wait_condition(admin: &KubeClient, path: &str, status: &str) -> Result<Value> {
+    wait::until(&format!("{path} is {status}"), SOON, || {
+        let object = admin.get(path)?.ok()?;
+        let condition = condition(&object);
+        ensure!(condition["status"] == status, "{object}");
+        ensure!(condition["observedGeneration"] == object["metadata"]["generation"]);
+        Ok(object)
+    })
+}
+
+fn says_what_is_wrong(workspace: &Workspace) -> Result<()> {
+    let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.install_crds(&tools::crds()?)?;
+    admin.apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")?;
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{port: 80}]}}";
+    admin.apply(service)?;
+    let foreign = json!({"labels": {"istio.io/rev": "canary"}});
+    let mut kept = route("kept", "nowhere.shop.svc.cluster.local", &json!({}));
+    kept["status"] = json!({"conditions": [{"type": "Healthy", "status": "True"}]});
+    admin.apply_objects(vec![
+        route("good", "web", &json!({})),
+        route("bad", "nowhere.shop.svc.cluster.local", &json!({})),
+        route("foreign", "nowhere.shop.svc.cluster.local", &foreign),
+        kept,
+    ])?;
+    let mut plane = start(workspace, &server.kubeconfig(&User::admin())?, &[])?;
+    plane.wait_ready()?;
+
+    let path = |name: &str| format!("{SERVICES}/{name}");
+    let bad = wait_condition(&admin, &path("bad"), "False")?;
+    let ours = condition(&bad);
+    ensure!(ours["reason"] == "UnknownHost", "{ours}");
+    let messages = &bad["status"]["validationMessages"];
+    ensure!(messages[0]["level"] == "ERROR", "{messages}");
+    let kept = wait_condition(&admin, &path("kept"), "False")?;
+    ensure!(
+        kept["status"]["conditions"][0]["type"] == "Healthy",
+        "what others say stays: {kept}"
+    );
+    let events = "/apis/events.k8s.io/v1/namespaces/shop/events";
+    let event = wait::until("there is an Event", SOON, || {
+        let all = admin.get(events)?.ok()?;
+        let mut all = all["items"].as_array().context("events")?.iter();
+        let about = |event: &&Value| event["regarding"]["uid"] == bad["metadata"]["uid"];
+        all.find(about).cloned().context("none is about it")
+    })?;
+    ensure!(event["reason"] == "UnknownHost", "{event}");
+
+    // It is put right: the condition turns, once, and that is no push.
+    admin.apply_objects(vec![route("bad", "web", &json!({}))])?;
+    let good = wait_condition(&admin, &path("bad"), "True")?;
+    ensure!(good["status"]["validationMessages"] == json!([]), "{good}");
+    std::thread::sleep(Duration::from_secs(6));
+    let (stood, pushed) = (statuses(&admin, SERVICES)?, pushes(&plane)?);
+    let made = admin.get(events)?.ok()?["items"].as_array().map(Vec::len);
+    std::thread::sleep(Duration::from_secs(10));
+    ensure!(statuses(&admin, SERVICES)? == stood, "it does not come to rest");
+    ensure!(pushes(&plane)? == pushed, "pushes go on");
+    for name in ["good", "foreign"] {
+        ensure!(stood[name].1.is_null(), "{name}: {}", stood[name].1);
+    }
+
+    // Another replica says nothing twice.
+    plane.stop()?;
+    plane.start_again()?;
+    wait_leads(&plane, SOON)?;
+    std::thread::sleep(Duration::from_secs(8));
+    ensure!(statuses(&admin, SERVICES)? == stood, "it was all written again");
+    let again = admin.get(events)?.ok()?["items"].as_array().map(Vec::len);
+    ensure!(again == made, "{again:?} Events instead of {made:?}");
+    plane.stop()?;
+    may_not_write(workspace, &server)
+}
+
+/// Whoever may only read serves, and says what it cannot do.
+fn may_not_write(workspace: &Workspace, server: &KubeServer) -> Result<()> {
+    let findings = |plane: &ControlPlane| -> Result<usize> {
+        let page = plane.page("/debug/diagnostics")?;
+        let all = page.as_array().context("findings")?.iter();
+        Ok(all.filter(|f| f["code"] == "write-forbidden").count())
+    };
+    let wait_findings = |plane: &ControlPlane, count: usize| {
+        wait::until("it says what it may not do", SOON, || {
+            let found = findings(plane)?;
+            ensure!(found == count, "{found} findings");
+            Ok(())
+        })
+    };
+    let read = "{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}";
+    let reader = server.user("reader", &format!("[{read}]"))?;
+    let mut plane = start(workspace, &server.kubeconfig(&reader)?, &[])?;
+    plane.wait_ready()?;
+    wait_findings(&plane, 1)?;
+    ensure!(!leads(&plane)?);
+    // With the lease alone, each part says for itself what it cannot do.
+    let lease = "{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, update]}";
+    server.user("reader", &format!("[{read}, {lease}]"))?;
+    wait_leads(&plane, SOON)?;
+    server.admin()?.apply_objects(vec![entry(0)])?;
+    wait::until("it says what it may not do", SOON, || {
+        let page = plane.page("/debug/diagnostics")?.to_string();
+        ensure!(page.contains("serviceentries may not be written"), "{page}");
+        Ok(())
+    })?;
+    plane.stop()
+}
