@@ -38,7 +38,7 @@ fn what_is_wrong_is_said_where_it_is_looked_for() {
 
 fn start(workspace: &Workspace, kubeconfig: &Path, more: &[&str]) -> Result<ControlPlane> {
     let mut flags = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
-    flags.extend(["--log-level", "default:info,kubernetes:debug"].map(str::to_owned));
+    flags.extend(["--log-level", "default:info,kube:debug"].map(str::to_owned));
     flags.extend(["--secure-grpc-addr", ""].map(str::to_owned));
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     let lease = format!("{}s", LEASE.as_secs());
@@ -101,7 +101,10 @@ fn check_addresses(all: &BTreeMap<String, (String, Value)>) -> Result<()> {
         ensure!(addresses.len() == 2, "{name}: {status}");
         for (address, start) in addresses.iter().zip(["240.240.", "2001:2::"]) {
             let value = address["value"].as_str().unwrap_or_default();
-            ensure!(address["host"] == format!("{name}.example"), "{name}: {status}");
+            ensure!(
+                address["host"] == format!("{name}.example"),
+                "{name}: {status}"
+            );
             ensure!(value.starts_with(start), "{name}: {status}");
             ensure!(seen.insert(value.to_owned()), "{value} is given twice");
         }
@@ -246,15 +249,20 @@ fn says_what_is_wrong(workspace: &Workspace) -> Result<()> {
     let admin = server.admin()?;
     admin.install_crds(&tools::crds()?)?;
     admin.apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")?;
-    let service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{port: 80}]}}";
-    admin.apply(service)?;
+    for name in ["web", "api"] {
+        let meta = json!({"name": name, "namespace": "shop"});
+        admin.apply_objects(vec![
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": meta,
+            "spec": {"ports": [{"name": "http", "port": 80}]}}),
+        ])?;
+    }
     let foreign = json!({"labels": {"istio.io/rev": "canary"}});
-    let mut kept = route("kept", "nowhere.shop.svc.cluster.local", &json!({}));
+    let mut kept = route("kept", "none.example", &json!({}));
     kept["status"] = json!({"conditions": [{"type": "Healthy", "status": "True"}]});
     admin.apply_objects(vec![
         route("good", "web", &json!({})),
-        route("bad", "nowhere.shop.svc.cluster.local", &json!({})),
-        route("foreign", "nowhere.shop.svc.cluster.local", &foreign),
+        route("bad", "nowhere.example", &json!({})),
+        route("foreign", "elsewhere.example", &foreign),
         kept,
     ])?;
     let mut plane = start(workspace, &server.kubeconfig(&User::admin())?, &[])?;
@@ -281,14 +289,17 @@ fn says_what_is_wrong(workspace: &Workspace) -> Result<()> {
     ensure!(event["reason"] == "UnknownHost", "{event}");
 
     // It is put right: the condition turns, once, and that is no push.
-    admin.apply_objects(vec![route("bad", "web", &json!({}))])?;
+    admin.apply_objects(vec![route("bad", "api", &json!({}))])?;
     let good = wait_condition(&admin, &path("bad"), "True")?;
     ensure!(good["status"]["validationMessages"] == json!([]), "{good}");
     std::thread::sleep(Duration::from_secs(6));
     let (stood, pushed) = (statuses(&admin, SERVICES)?, pushes(&plane)?);
     let made = admin.get(events)?.ok()?["items"].as_array().map(Vec::len);
     std::thread::sleep(Duration::from_secs(10));
-    ensure!(statuses(&admin, SERVICES)? == stood, "it does not come to rest");
+    ensure!(
+        statuses(&admin, SERVICES)? == stood,
+        "it does not come to rest"
+    );
     ensure!(pushes(&plane)? == pushed, "pushes go on");
     for name in ["good", "foreign"] {
         ensure!(stood[name].1.is_null(), "{name}: {}", stood[name].1);
@@ -299,7 +310,10 @@ fn says_what_is_wrong(workspace: &Workspace) -> Result<()> {
     plane.start_again()?;
     wait_leads(&plane, SOON)?;
     std::thread::sleep(Duration::from_secs(8));
-    ensure!(statuses(&admin, SERVICES)? == stood, "it was all written again");
+    ensure!(
+        statuses(&admin, SERVICES)? == stood,
+        "it was all written again"
+    );
     let again = admin.get(events)?.ok()?["items"].as_array().map(Vec::len);
     ensure!(again == made, "{again:?} Events instead of {made:?}");
     plane.stop()?;
