@@ -113,7 +113,7 @@ fn check_addresses(all: &BTreeMap<String, (String, Value)>) -> Result<()> {
 }
 
 fn takes_over(workspace: &Workspace) -> Result<()> {
-    let server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let mut server = KubeServer::start(&Net::Host, "kube", workspace)?;
     let admin = server.admin()?;
     admin.install_crds(&tools::crds()?)?;
     admin.apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")?;
@@ -160,6 +160,15 @@ fn takes_over(workspace: &Workspace) -> Result<()> {
         }
     }
 
+    // Without an API server nobody can be sure to lead, and nothing is lost by it.
+    server.kill_api();
+    wait::until("it does not lead", LEASE, || {
+        ensure!(!leads(&second)?);
+        Ok(())
+    })?;
+    server.start_api()?;
+    wait_leads(&second, SOON)?;
+
     idle(&admin, &second)?;
     orderly_stop(workspace, &admin, &kubeconfig, &mut second)
 }
@@ -169,7 +178,7 @@ fn idle(admin: &KubeClient, plane: &ControlPlane) -> Result<()> {
     std::thread::sleep(Duration::from_secs(5));
     let (before, pushed) = (statuses(admin, ENTRIES)?, pushes(plane)?);
     let page = plane.page("/debug/writers")?;
-    ensure!(page["failures"] == 0 && page["open"] == 0, "{page}");
+    ensure!(page["open"] == 0, "{page}");
     std::thread::sleep(Duration::from_mins(1));
     ensure!(statuses(admin, ENTRIES)? == before, "something was written");
     let more = pushes(plane)? - pushed;

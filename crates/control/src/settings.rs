@@ -546,6 +546,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_can_be_chosen() {
+        let writing = |args: &[&str], env: Environment| -> Option<(Vec<Part>, bool)> {
+            let all = ["--kubeconfig", "x"].iter().chain(args).copied();
+            let settings = resolve(&all.collect::<Vec<_>>(), &env).unwrap();
+            let writing = settings.kubernetes?.writing?;
+            Some((writing.parts, writing.lease.is_some()))
+        };
+        let none = Environment::default;
+        let all = Part::ALL.to_vec();
+        assert_eq!(writing(&[], none()), Some((all.clone(), true)));
+        let some = writing(&["--kube-writes", "addresses"], none());
+        assert_eq!(some, Some((vec![Part::Addresses], true)));
+        assert_eq!(writing(&["--kube-writes", "none"], none()), None);
+        assert_eq!(writing(&["--kube-writes="], none()), None);
+        let env = || Environment::of([("ENABLE_LEADER_ELECTION", "false")]);
+        assert_eq!(writing(&[], env()), Some((all.clone(), false)));
+        let flag = writing(&["--leader-election", "true"], env());
+        assert_eq!(flag, Some((all, true)), "flags go before variables");
+        let error = resolve(&["--kubeconfig", "x", "--kube-writes", "all"], &none());
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("addresses,findings,events")
+        );
+        let files = resolve(&[], &none()).unwrap();
+        assert!(files.kubernetes.is_none(), "files are never written to");
+    }
+
+    #[test]
     fn defaults_are_those_of_istiod() {
         let settings = resolve(&[], &Environment::default()).unwrap();
         assert_eq!(

@@ -147,14 +147,32 @@ impl Slots {
 
     /// The addresses of a host.
     pub(crate) fn addresses(&self, holder: &Holder) -> Vec<Text> {
-        let Some(slot) = self.held.get(holder) else {
-            return Vec::new();
-        };
-        let [high, low] = slot.to_be_bytes();
-        let v4 = Ipv4Addr::new(240, 240, high, low);
-        let v6 = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, *slot);
-        vec![Text::from(v4.to_string()), Text::from(v6.to_string())]
+        self.held
+            .get(holder)
+            .map(|slot| of(*slot))
+            .unwrap_or_default()
     }
+
+    /// Addresses for a host that cannot keep those it has: of a slot that nobody holds, and that is not among those that
+    /// were `given` away like this before.
+    pub(crate) fn vacant(&self, holder: &Holder, given: &mut BTreeSet<u16>) -> Vec<Text> {
+        let mut slot = holder.home();
+        for _ in 0..SLOTS {
+            if !self.holders.contains_key(&slot) && given.insert(slot) {
+                return of(slot);
+            }
+            slot = next(slot);
+        }
+        Vec::new()
+    }
+}
+
+/// The addresses of a slot.
+fn of(slot: u16) -> Vec<Text> {
+    let [high, low] = slot.to_be_bytes();
+    let v4 = Ipv4Addr::new(240, 240, high, low);
+    let v6 = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, slot);
+    vec![Text::from(v4.to_string()), Text::from(v6.to_string())]
 }
 
 /// Whether hosts of a ServiceEntry are to have addresses that users did not write.
@@ -283,6 +301,41 @@ mod tests {
         backwards.change(&all[20_000..], &[]);
         assert_eq!(forwards.holders, backwards.holders);
         assert_eq!(forwards.held, backwards.held);
+    }
+
+    #[test]
+    fn writing_addresses_down_moves_nobody() {
+        // Enough for many neighbours that were pushed aside.
+        let all: Vec<Holder> = (0..8_000).map(host).collect();
+        let mut slots = Slots::default();
+        slots.change(&[], &all);
+        let before: Vec<_> = all.iter().map(|holder| slots.addresses(holder)).collect();
+        let (written, rest) = all.split_at(3_000);
+        for holder in written.iter().rev() {
+            let slot = slots.held[holder];
+            slots.change(std::slice::from_ref(holder), &[Holder::Taken(slot)]);
+        }
+        for (holder, before) in rest.iter().zip(&before[3_000..]) {
+            assert_eq!(slots.addresses(holder), *before);
+        }
+    }
+
+    #[test]
+    fn what_is_vacant_is_held_by_nobody_and_given_once() {
+        let mut slots = Slots::default();
+        slots.change(&[], &[Holder::Taken(host(1).home()), host(2)]);
+        let mut given = BTreeSet::new();
+        let first = slots.vacant(&host(1), &mut given);
+        let second = slots.vacant(&host(1), &mut given);
+        assert_eq!((first.len(), second.len()), (2, 2));
+        assert_ne!(first, second);
+        assert!(![first, second].contains(&of(host(1).home())));
+        let all: Vec<Holder> = (1..=SLOTS as u16).map(Holder::Taken).collect();
+        slots.change(&[], &all);
+        assert!(
+            slots.vacant(&host(1), &mut given).is_empty(),
+            "all are held"
+        );
     }
 
     #[test]

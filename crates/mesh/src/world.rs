@@ -189,6 +189,16 @@ impl World {
         allocation::persistent(entry, &self.slots, &self.settings)
     }
 
+    /// Addresses for a host of a ServiceEntry that cannot keep what its status says. `given` are the slots that were given
+    /// away like this before, and not written yet.
+    pub fn reallocated(&self, entry: &Object, host: &Text, given: &mut BTreeSet<u16>) -> Vec<Text> {
+        let id = ServiceId {
+            host: host.clone(),
+            namespace: entry.key.namespace.clone(),
+        };
+        self.slots.vacant(&allocation::holder(entry, &id), given)
+    }
+
     /// Gateways between networks.
     pub fn network_gateways(&self) -> &[NetworkGateway] {
         &self.network_gateways

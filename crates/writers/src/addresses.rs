@@ -1,16 +1,88 @@
 //! Addresses that hosts of ServiceEntries were given, in `status.addresses` as istiod writes them: what is there stays, so
-//! that an address does not move when other hosts come and go.
+//! that an address does not move when other hosts come and go. Only where two have the same, the younger gets another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use pilotfish_config::Kind;
+use pilotfish_config::networking::ServiceEntry;
+use pilotfish_config::{Kind, Object, ObjectKey};
+use pilotfish_mesh::Text;
 use serde_json::{Value, json};
 
 use crate::{Form, Part, View, Wanted, says};
 
 const FIELD: &str = "addresses";
 
+/// Who has an address. Order is precedence: authors come before us, then the older.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    ours: bool,
+    created: i64,
+    object: ObjectKey,
+    host: Text,
+}
+
+/// The first of those who have each address.
+fn owners(view: &View<'_>) -> BTreeMap<IpAddr, Claim> {
+    let mut owners = BTreeMap::new();
+    let mut claim = |address: &str, claim: Claim| {
+        if let Ok(address) = address.parse::<IpAddr>() {
+            match owners.entry(address) {
+                std::collections::btree_map::Entry::Vacant(place) => drop(place.insert(claim)),
+                std::collections::btree_map::Entry::Occupied(mut owner) => {
+                    if claim < *owner.get() {
+                        owner.insert(claim);
+                    }
+                }
+            }
+        }
+    };
+    for (entry, spec) in view.snapshot.typed::<ServiceEntry>() {
+        let by = |ours, host: Text| Claim {
+            ours,
+            created: entry.meta.created.unwrap_or(i64::MAX),
+            object: entry.key.clone(),
+            host,
+        };
+        for address in &spec.addresses {
+            claim(address, by(false, Text::default()));
+        }
+        for (host, address) in view.world.allocated(entry) {
+            claim(&address, by(true, host));
+        }
+    }
+    owners
+}
+
+/// The addresses of all hosts of an entry. A host that has one that is another's gets others instead.
+fn addresses(
+    view: &View<'_>,
+    entry: &Object,
+    owners: &BTreeMap<IpAddr, Claim>,
+    given: &mut BTreeSet<u16>,
+) -> Vec<(Text, Text)> {
+    let mut all = view.world.allocated(entry);
+    let is_foreign = |(host, address): &&(Text, Text)| {
+        let owner = address.parse().ok().and_then(|ip: IpAddr| owners.get(&ip));
+        owner.is_some_and(|owner| owner.object != entry.key || owner.host != *host)
+    };
+    let foreign: BTreeSet<Text> = all
+        .iter()
+        .filter(is_foreign)
+        .map(|(h, _)| h.clone())
+        .collect();
+    for host in foreign {
+        let place = all.iter().position(|(h, _)| *h == host).unwrap_or(0);
+        all.retain(|(h, _)| *h != host);
+        let new = view.world.reallocated(entry, &host, given).into_iter();
+        let new: Vec<_> = new.map(|address| (host.clone(), address)).collect();
+        all.splice(place..place, new);
+    }
+    all
+}
+
 pub(crate) fn wanted(view: &View<'_>) -> Vec<Wanted> {
+    let (owners, mut given) = (owners(view), BTreeSet::new());
     let entries = view.snapshot.list(Kind::ServiceEntry);
     entries
         // One that is declared by a file is not what the cluster has under that name.
@@ -20,7 +92,7 @@ pub(crate) fn wanted(view: &View<'_>) -> Vec<Wanted> {
             if standing.refused {
                 return None;
             }
-            let addresses = view.world.allocated(entry);
+            let addresses = addresses(view, entry, &owners, &mut given);
             let wanted: Value = addresses
                 .iter()
                 .map(|(host, value)| json!({"host": &**host, "value": &**value}))
@@ -91,7 +163,7 @@ mod tests {
         }
     }
 
-    fn addresses(wanted: &Wanted) -> Vec<(String, String)> {
+    fn said(wanted: &Wanted) -> Vec<(String, String)> {
         let Form::Status(fields) = &wanted.form else {
             panic!("{wanted:?}");
         };
@@ -103,7 +175,7 @@ mod tests {
     #[test]
     fn every_host_gets_both_addresses_once() {
         let wanted = wants(&[(entry("x", "resolution: DNS", "{}"), standing(None))]);
-        let addresses = addresses(&wanted[0]);
+        let addresses = said(&wanted[0]);
         let hosts: Vec<&str> = addresses.iter().map(|(host, _)| host.as_str()).collect();
         assert_eq!(hosts, ["b.x", "b.x", "a.x", "a.x"]);
         assert!(addresses[0].1.starts_with("240.240.") && addresses[1].1.starts_with("2001:2::"));
@@ -116,7 +188,7 @@ mod tests {
             entry("x", "resolution: DNS", status),
             standing(Some(status)),
         )]);
-        let addresses = addresses(&wanted[0]);
+        let addresses = said(&wanted[0]);
         assert_eq!(addresses[0], ("b.x".to_owned(), "240.240.7.7".to_owned()));
         assert_eq!(addresses.len(), 3, "{addresses:?}");
         assert!(addresses[1..].iter().all(|(host, _)| host == "a.x"));
@@ -141,9 +213,40 @@ mod tests {
         let status = r#"{"addresses":[{"host":"b.x","value":"240.240.7.7"}]}"#;
         for more in ["resolution: NONE", "resolution: DNS, addresses: [10.0.0.1]"] {
             let wanted = wants(&[(entry("x", more, status), standing(Some(status)))]);
-            assert_eq!(addresses(&wanted[0]), []);
+            assert_eq!(said(&wanted[0]), []);
             assert_eq!(wants(&[(entry("x", more, "{}"), standing(None))]), []);
         }
+    }
+
+    #[test]
+    fn of_two_with_the_same_address_one_gets_another() {
+        let status = |host: &str| {
+            format!(
+                r#"{{"addresses":[{{"host":"b.{host}","value":"240.240.7.7"}},{{"host":"a.{host}","value":"240.240.7.{}"}}]}}"#,
+                host.len()
+            )
+        };
+        let (x, yy) = (status("x"), status("yy"));
+        let both = [
+            (entry("x", "resolution: DNS", &x), standing(Some(&x))),
+            (entry("yy", "resolution: DNS", &yy), standing(Some(&yy))),
+        ];
+        let wanted = wants(&both);
+        assert_eq!(wanted.len(), 1, "{wanted:?}");
+        assert_eq!(&*wanted[0].object.name, "yy");
+        let new = said(&wanted[0]);
+        assert_eq!((new[0].0.as_str(), new[1].0.as_str()), ("b.yy", "b.yy"));
+        assert_ne!(new[0].1, "240.240.7.7");
+        assert_eq!(new[2], ("a.yy".to_owned(), "240.240.7.2".to_owned()));
+        // What an author wrote goes before all.
+        let user = entry("zz", "resolution: DNS, addresses: [240.240.7.7]", "{}");
+        let mut all = both.to_vec();
+        all.push((user, standing(None)));
+        let names: Vec<String> = wants(&all)
+            .iter()
+            .map(|w| w.object.name.to_string())
+            .collect();
+        assert_eq!(names, ["x", "yy"]);
     }
 
     #[test]

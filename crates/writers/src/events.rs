@@ -1,6 +1,8 @@
 //! What is wrong with an object, as an Event about it: one for all that is wrong with it at a time. Its name follows from
 //! what it says, so that it is made once, whoever makes it.
 
+use std::fmt::Write;
+
 use pilotfish_config::{Diagnostic, Severity};
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
@@ -25,10 +27,8 @@ pub(crate) fn wanted(view: &View<'_>) -> Vec<Wanted> {
             let worst = telling.first()?;
             let mut said = standing.uid.to_string();
             for finding in &telling {
-                said.push_str(&format!(
-                    "\n{} {} {}",
-                    finding.code, finding.field, finding.reason
-                ));
+                let (code, field, reason) = (finding.code, &finding.field, &finding.reason);
+                let _ = write!(said, "\n{code} {field} {reason}");
             }
             let stem: String = key.name.chars().take(NAME).collect();
             let name = format!(

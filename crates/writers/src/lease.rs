@@ -189,7 +189,6 @@ impl Candidate {
     /// What to do next. `clock` is the time for people to read.
     pub fn step(&self, now: Instant, clock: &str) -> Step {
         match &self.known {
-            Known::Unknown => Step::Read,
             Known::Absent => {
                 Step::Create(self.lease(None, &self.identity, clock, &json!(clock), 0))
             }
@@ -210,7 +209,7 @@ impl Candidate {
                 &json!(clock),
                 record.transitions.saturating_add(1),
             )),
-            Known::Record(_) => Step::Read,
+            Known::Record(_) | Known::Unknown => Step::Read,
         }
     }
 

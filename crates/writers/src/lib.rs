@@ -4,6 +4,13 @@
 //! A [`Writer`] is a function from a [`View`] to what it wants written and is not there yet. A [`Ledger`] decides what is
 //! written next and what follows from a failure. A [`Candidate`] decides who writes at all.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests make time pass, from some moment on"
+    )
+)]
 
 mod addresses;
 mod events;
@@ -191,8 +198,7 @@ fn lines(findings: &[&Diagnostic], max: usize) -> String {
         let next = line(finding);
         let separator = if text.is_empty() { "" } else { " | " };
         if !text.is_empty() && text.len() + separator.len() + next.len() + MORE > max {
-            text.push_str(&format!(" | and {} more", findings.len() - index));
-            return text;
+            return format!("{text} | and {} more", findings.len() - index);
         }
         text.push_str(separator);
         text.push_str(&shorten(&next, max - MORE));

@@ -302,6 +302,37 @@ mod tests {
         RawValue::from_string(text).unwrap()
     }
 
+    /// How objects stand is noted when a list is complete, and at once afterwards.
+    #[test]
+    fn the_register_knows_how_objects_stand() {
+        let register = Register::default();
+        let mut keeper = keeper().with_register(Some(&register));
+        let versions = || {
+            let all = register.all();
+            let all = all.iter();
+            all.map(|(key, s)| (key.name.to_string(), s.version, s.refused))
+                .collect::<Vec<_>>()
+        };
+        keeper.begin();
+        keeper.item(&raw("a", 1, "{}")).unwrap();
+        assert_eq!(versions(), [], "half a list says nothing");
+        keeper.begin();
+        keeper.item(&raw("a", 1, "{}")).unwrap();
+        keeper.item(&raw("b", 2, "{}")).unwrap();
+        keeper.complete();
+        let both = [("a".to_owned(), 1, false), ("b".to_owned(), 2, false)];
+        assert_eq!(versions(), both);
+        keeper.upsert(&raw("b", 3, "7")).unwrap();
+        assert_eq!(versions()[1], ("b".to_owned(), 3, true));
+        keeper.delete(&raw("a", 4, "{}")).unwrap();
+        assert_eq!(versions().len(), 1);
+        // What a list does not change is still known.
+        keeper.begin();
+        keeper.item(&raw("b", 3, "7")).unwrap();
+        keeper.complete();
+        assert_eq!(versions(), [("b".to_owned(), 3, true)]);
+    }
+
     fn keeper() -> Keeper {
         Keeper::new(Kind::Telemetry, Part::Useful, "", 0, mpsc::channel(1).0)
     }

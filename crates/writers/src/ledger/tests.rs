@@ -87,7 +87,7 @@ fn who_is_overruled_gives_in_for_ever_longer() {
     let mut ledger = Ledger::new(now);
     let (mut version, mut writes) = (1, 0);
     // Somebody undoes it at once, for an hour.
-    let end = now + Duration::from_secs(3600);
+    let end = now + Duration::from_hours(1);
     while now < end {
         ledger.plan(
             vec![status("a", Part::Addresses, "x")],
@@ -223,7 +223,7 @@ proptest! {
             let mut tried = BTreeSet::new();
             while let Some(order) = ledger.next(now) {
                 prop_assert!(tried.insert(order.object.clone()), "{} twice", order.object);
-                let (version, done) = &mut there.get_mut(&*order.object.name).unwrap();
+                let (version, done) = there.get_mut(&*order.object.name).unwrap();
                 prop_assert!(!*done);
                 let failure = match answers.next().unwrap_or(0) {
                     1 => Failure::Conflict,
