@@ -164,7 +164,7 @@ impl Scribe {
         let leadership = watch::Sender::new(Leadership::No);
         let allowed = leadership.subscribe();
         let mut candidate = Candidate::new(name, identity.clone(), timing);
-        let (_, written) = tokio::join!(
+        let ((), written) = tokio::join!(
             elect(
                 &mut candidate,
                 &link,
