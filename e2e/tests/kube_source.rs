@@ -456,12 +456,16 @@ fn forbidden_and_late(workspace: &Workspace) -> Result<()> {
     let mut plane = on_cluster(workspace, &server.kubeconfig(&user)?, &[])?;
     plane.wait_ready()?;
     ensure!(has(&plane, "first")?, "the other kinds work");
-    let states = watches(&plane)?;
-    ensure!(
-        states["Secret"] == "forbidden" && states["Service"] == "live",
-        "{states:?}"
-    );
-    ensure!(states["VirtualService"] == "absent", "{states:?}");
+    // A watch that is opened again, as all are after five seconds of silence, is down for a moment.
+    wait::until("each watch is as it should be", SOON, || {
+        let states = watches(&plane)?;
+        ensure!(
+            states["Secret"] == "forbidden" && states["Service"] == "live",
+            "{states:?}"
+        );
+        ensure!(states["VirtualService"] == "absent", "{states:?}");
+        Ok(())
+    })?;
     ensure!(has_finding(&plane, "forbidden")?);
 
     // The CRDs come late.
