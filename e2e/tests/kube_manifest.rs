@@ -190,11 +190,12 @@ fn some_namespaces(workspace: &Workspace, server: &KubeServer, admin: &KubeClien
     ] {
         refused(&client, "GET", path)?;
     }
-    let root = root_certificate("bank", "istio-ca-root-cert");
-    let path = "/api/v1/namespaces/bank/configmaps/istio-ca-root-cert";
+    let elsewhere = "/apis/networking.istio.io/v1/namespaces/bank/serviceentries/none/status";
+    let entry = json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+        "metadata": {"name": "none", "namespace": "bank"}, "status": {"conditions": []}});
     ensure!(
-        client.patch(path, &root)?.status == 403,
-        "a ConfigMap elsewhere"
+        client.patch(elsewhere, &entry)?.status == 403,
+        "a status elsewhere"
     );
     Ok(())
 }
@@ -214,11 +215,6 @@ fn lease(namespace: &str) -> Value {
         "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15}})
 }
 
-fn root_certificate(namespace: &str, name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": namespace}, "data": {"root-cert.pem": "x"}})
-}
-
 /// What writers do, with the control plane in one namespace and a workload in another.
 fn allowed(client: &KubeClient, own: &str, other: &str) -> Result<()> {
     let ok = |what: &str, answer: Result<pilotfish_e2e::kube::client::Answer>| -> Result<()> {
@@ -226,55 +222,34 @@ fn allowed(client: &KubeClient, own: &str, other: &str) -> Result<()> {
     };
     let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{own}/leases");
     ok("make a lease", client.create(&leases, &lease(own)))?;
-    ok(
-        "hold it",
-        client.patch(&format!("{leases}/pilotfish-test"), &lease(own)),
-    )?;
+    ok("read it", client.get(&format!("{leases}/pilotfish-test")))?;
 
-    let maps = format!("/api/v1/namespaces/{other}/configmaps");
-    let name = "istio-ca-root-cert";
-    ok(
-        "tell whom to trust",
-        client.patch(&format!("{maps}/{name}"), &root_certificate(other, name)),
-    )?;
-    let stray = client.patch(&format!("{maps}/stray"), &root_certificate(other, "stray"))?;
-    ensure!(stray.status == 403, "another ConfigMap: {}", stray.status);
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"generateName": "web-", "namespace": other},
+        "regarding": {"kind": "Service", "namespace": other, "name": "web"},
+        "eventTime": "2026-01-01T00:00:00.000000Z", "action": "Test", "reason": "Test", "note": "x", "type": "Warning",
+        "reportingController": "pilotfish", "reportingInstance": "me"});
+    let events = format!("/apis/events.k8s.io/v1/namespaces/{other}/events");
+    ok("report", client.create(&events, &event))?;
 
-    let event = json!({"apiVersion": "v1", "kind": "Event",
-        "metadata": {"generateName": "web.", "namespace": other},
-        "involvedObject": {"kind": "Service", "namespace": other, "name": "web"},
-        "reason": "Test", "message": "x", "type": "Warning"});
-    ok(
-        "report",
-        client.create(&format!("/api/v1/namespaces/{other}/events"), &event),
-    )?;
-
+    // One that is not there is not found by those who may write it.
     let networking = format!("/apis/networking.istio.io/v1/namespaces/{other}");
-    let entry = json!({"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry",
-        "metadata": {"name": "vm", "namespace": other}, "spec": {"address": "10.0.0.7"}});
-    let path = format!("{networking}/workloadentries/vm");
-    ok("register a workload", client.patch(&path, &entry))?;
-    let mut healthy = entry.clone();
-    healthy["spec"] = Value::Null;
-    healthy["status"] = json!({"conditions": [{"type": "Healthy", "status": "True"}]});
-    ok(
-        "say that it is well",
-        client.patch(&format!("{path}/status"), &healthy),
-    )?;
-    ok("forget it", client.delete(&path))?;
+    let entry = json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+        "metadata": {"name": "none", "namespace": other}, "status": {"conditions": []}});
+    let answer = client.patch(&format!("{networking}/serviceentries/none/status"), &entry)?;
+    ensure!(answer.status == 404, "a status: {}", answer.status);
 
-    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "x"}});
-    ok(
-        "ask who",
-        client.create("/apis/authentication.k8s.io/v1/tokenreviews", &review),
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "stray", "namespace": other}});
+    let stray = client.patch(
+        &format!("/api/v1/namespaces/{other}/configmaps/stray"),
+        &map,
     )?;
-    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-        "spec": {"user": "x", "resourceAttributes": {"verb": "get", "resource": "secrets"}}});
-    ok(
-        "ask whether",
-        client.create(
-            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-            &review,
-        ),
-    )
+    ensure!(stray.status == 403, "a ConfigMap: {}", stray.status);
+    let stray = client.patch(&format!("{networking}/serviceentries/none"), &entry)?;
+    ensure!(
+        stray.status == 403,
+        "a whole ServiceEntry: {}",
+        stray.status
+    );
+    Ok(())
 }

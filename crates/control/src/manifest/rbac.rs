@@ -9,10 +9,6 @@ use super::{Options, webhooks};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const READ: &[&str] = &["get", "list", "watch"];
-/// What server-side apply needs, and updates that must not overwrite others.
-const WRITE: &[&str] = &["create", "get", "patch", "update"];
-/// The ConfigMap that tells each namespace whom to trust.
-const ROOT_CERTIFICATE: &str = "istio-ca-root-cert";
 
 /// Where a right is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,42 +87,19 @@ fn reading() -> Vec<Right> {
         .collect()
 }
 
-/// Writing: addresses of ServiceEntries, workloads of virtual machines, whom to trust, findings, and who leads; and asking
-/// who somebody is and what he may do.
+/// Writing, as the writers do it.
 fn writing() -> Vec<Right> {
-    const NETWORKING: &str = "networking.istio.io";
-    let all = Scope::Namespaces;
-    let workloads = ["create", "delete", "patch", "update"];
-    vec![
-        Right::new(all, NETWORKING, "workloadentries", &workloads),
-        Right::new(
-            all,
-            NETWORKING,
-            "workloadentries/status",
-            &["patch", "update"],
-        ),
-        Right::new(
-            all,
-            NETWORKING,
-            "serviceentries/status",
-            &["patch", "update"],
-        ),
-        Right::new(all, "", "configmaps", &["create", "patch", "update"]).named(ROOT_CERTIFICATE),
-        Right::new(all, "", "events", &["create", "patch"]),
-        Right::new(Scope::Own, "coordination.k8s.io", "leases", WRITE),
-        Right::new(
-            Scope::Cluster,
-            "authentication.k8s.io",
-            "tokenreviews",
-            &["create"],
-        ),
-        Right::new(
-            Scope::Cluster,
-            "authorization.k8s.io",
-            "subjectaccessreviews",
-            &["create"],
-        ),
-    ]
+    let right = |rule: &pilotfish_writers::Rule| Right {
+        scope: match rule.scope {
+            pilotfish_writers::Scope::SystemNamespace => Scope::Own,
+            pilotfish_writers::Scope::Cluster => Scope::Namespaces,
+        },
+        group: rule.group,
+        resources: rule.resources.to_vec(),
+        names: Vec::new(),
+        verbs: rule.verbs.to_vec(),
+    };
+    pilotfish_writers::RULES.iter().map(right).collect()
 }
 
 /// The webhooks are told which authority their server's certificate comes from.
@@ -292,45 +265,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_listed_here() {
+    fn exactly_what_writers_write_may_be_written() {
         let all = granted(&[]);
-        let writes: Vec<String> = all
-            .difference(&reads(&all))
-            .map(|(namespace, group, resource, verb)| {
-                format!("{namespace} {group} {resource} {verb}")
-            })
-            .collect();
-        assert_eq!(
-            writes,
-            [
-                "*  configmaps=istio-ca-root-cert create",
-                "*  configmaps=istio-ca-root-cert patch",
-                "*  configmaps=istio-ca-root-cert update",
-                "*  events create",
-                "*  events patch",
-                "* authentication.k8s.io tokenreviews create",
-                "* authorization.k8s.io subjectaccessreviews create",
-                "* networking.istio.io serviceentries/status patch",
-                "* networking.istio.io serviceentries/status update",
-                "* networking.istio.io workloadentries create",
-                "* networking.istio.io workloadentries delete",
-                "* networking.istio.io workloadentries patch",
-                "* networking.istio.io workloadentries update",
-                "* networking.istio.io workloadentries/status patch",
-                "* networking.istio.io workloadentries/status update",
-                "istio-system coordination.k8s.io leases create",
-                "istio-system coordination.k8s.io leases get",
-                "istio-system coordination.k8s.io leases patch",
-                "istio-system coordination.k8s.io leases update",
-            ]
-        );
+        let writes: BTreeSet<Grant> = all.difference(&reads(&all)).cloned().collect();
+        let mut expected = BTreeSet::new();
+        for rule in pilotfish_writers::RULES {
+            let namespace = match rule.scope {
+                pilotfish_writers::Scope::SystemNamespace => "istio-system",
+                pilotfish_writers::Scope::Cluster => "*",
+            };
+            for (resource, verb) in rule
+                .resources
+                .iter()
+                .flat_map(|r| rule.verbs.iter().map(move |v| (r, v)))
+            {
+                let parts = [namespace, rule.group, resource, verb].map(str::to_owned);
+                expected.insert(parts.into());
+            }
+        }
+        assert_eq!(writes, expected);
         // Of other namespaces nothing is written.
         let some = granted(&["--namespaced", "shop"]);
         for (namespace, group, resource, verb) in some.difference(&reads(&some)) {
-            assert!(
-                namespace != "*" || resource.ends_with("reviews"),
-                "{namespace} {group} {resource} {verb}"
-            );
+            assert!(namespace != "*", "{namespace} {group} {resource} {verb}");
         }
     }
 
