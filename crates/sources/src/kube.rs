@@ -1,7 +1,7 @@
 //! Objects and mesh settings from the API server of a Kubernetes cluster.
 //!
-//! One task a kind lists and watches ([`follow`]) and knows which objects there are ([`keeper`]); one collector knows who
-//! has synced and what is wrong ([`collector`]), and is the only one to send batches.
+//! One task a kind lists and watches (`follow`) and knows which objects there are (`keeper`); one collector knows who
+//! has synced and what is wrong (`collector`), and is the only one to send batches.
 #![allow(
     clippy::disallowed_methods,
     reason = "sources may read the clock; what is decided by it is told the time"
