@@ -1,6 +1,5 @@
 //! Findings while a document is read, before they have a file and a line.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::diagnostic::Severity;
@@ -136,13 +135,14 @@ impl Checker {
     }
 
     /// Goes into every entry of the map `name`.
-    pub(crate) fn entries<K: Display, V>(
+    pub(crate) fn entries<'m, K: Display + 'm, V: 'm>(
         &mut self,
         name: &str,
-        map: &BTreeMap<K, V>,
+        map: impl IntoIterator<Item = (&'m K, &'m V)>,
         mut inside: impl FnMut(&mut Self, &K, &V),
     ) {
-        if map.is_empty() {
+        let mut map = map.into_iter().peekable();
+        if map.peek().is_none() {
             return;
         }
         self.field(name, |check| {

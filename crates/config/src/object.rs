@@ -1,9 +1,9 @@
 //! An object as the store keeps it: key, metadata, spec and where it was written.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use serde::{Serialize, Serializer};
 
 use crate::kind::Kind;
@@ -47,8 +47,8 @@ impl Serialize for ObjectKey {
     }
 }
 
-/// Labels or annotations.
-pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+/// Labels or annotations: few, and there are as many of these maps as there are endpoints.
+pub type Labels = LiteMap<Arc<str>, Arc<str>>;
 
 /// What Kubernetes knows of every object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]

@@ -1,6 +1,6 @@
 //! What a proxy says of itself when it connects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_config::mesh::ProxyConfig;
@@ -9,7 +9,7 @@ use pilotfish_emit::Dialect;
 use pilotfish_ir::tls::CertificateFiles;
 use pilotfish_lower::conduct::Extras;
 use pilotfish_lower::{Interception, ProxyKind};
-use pilotfish_mesh::{Locality, Text};
+use pilotfish_mesh::{Labels, Locality, Text};
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::google::protobuf::value::Kind;
 use pilotfish_protos::google::protobuf::{Struct, Value};
@@ -35,7 +35,7 @@ pub struct ProxyFacts {
     pub(crate) addresses: Vec<Text>,
     pub(crate) namespace: Text,
     pub(crate) dns_domain: Text,
-    pub(crate) labels: BTreeMap<Text, Text>,
+    pub(crate) labels: Labels,
     pub(crate) locality: Option<Locality>,
     pub(crate) cluster: Text,
     pub(crate) network: Text,
@@ -93,9 +93,9 @@ fn text(meta: Option<&Struct>, key: &str) -> Result<Option<Text>, NodeError> {
     })
 }
 
-fn labels(value: Option<&Value>) -> Result<BTreeMap<Text, Text>, NodeError> {
+fn labels(value: Option<&Value>) -> Result<Labels, NodeError> {
     let Some(Kind::StructValue(s)) = value.and_then(|v| v.kind.as_ref()) else {
-        return Ok(BTreeMap::new());
+        return Ok(Labels::new());
     };
     if s.fields.len() > MOST_LABELS {
         return Err(NodeError(format!(

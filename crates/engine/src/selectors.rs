@@ -6,7 +6,7 @@ use pilotfish_config::Object;
 use pilotfish_config::mesh::MeshConfig;
 use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
 use pilotfish_config::security::PeerAuthentication;
-use pilotfish_mesh::Text;
+use pilotfish_mesh::{Labels, Text};
 
 /// Label keys with the number of selectors that read them.
 #[derive(Clone, Debug, Default)]
@@ -133,7 +133,7 @@ impl Selectors {
     }
 
     /// The labels of a proxy that count.
-    pub(crate) fn relevant(&self, labels: &BTreeMap<Text, Text>) -> BTreeMap<Text, Text> {
+    pub(crate) fn relevant(&self, labels: &Labels) -> Labels {
         labels
             .iter()
             .filter(|(k, _)| self.0.contains_key(*k))

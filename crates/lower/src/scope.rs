@@ -1,12 +1,12 @@
 //! What lowering may know of a proxy: one type per section of its configuration.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_ir::listener::Tracing;
 use pilotfish_ir::tls::CertificateFiles;
 use pilotfish_mesh::reader::Known;
-use pilotfish_mesh::{ExportTo, Instance, Locality, Reader};
+use pilotfish_mesh::{ExportTo, Instance, Labels, Locality, Reader};
 
 use crate::Text;
 use crate::conduct::Conduct;
@@ -112,7 +112,7 @@ pub struct Who {
     /// DNS domain its short names are resolved in, such as `shop.svc.cluster.local`.
     pub dns_domain: Text,
     /// Labels that some selector reads; no others.
-    pub labels: BTreeMap<Text, Text>,
+    pub labels: Labels,
 }
 
 /// What the first part of the DNS domain is replaced by in a client without a name, if it is the namespace.

@@ -6,6 +6,7 @@ use imbl::{OrdMap, OrdSet};
 use pilotfish_config::core::{EndpointSlice, Pod, PodPhase, Service as KubeService};
 use pilotfish_config::networking::{ServiceEntry, WorkloadEntry};
 use pilotfish_config::{Object, ObjectKey, Spec};
+use smallvec::{SmallVec, smallvec};
 
 use crate::{Labels, ServiceId, Settings, Text};
 
@@ -16,33 +17,45 @@ pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 #[derive(Clone, Debug)]
 pub(crate) struct Multi<K: Ord + Clone, V: Ord + Clone>(OrdMap<K, Values<V>>);
 
-/// Nearly always one, and a set takes kilobytes however few it holds.
+/// A set takes kilobytes however few it holds, and there are nearly always few.
 #[derive(Clone, Debug)]
 pub(crate) enum Values<V: Ord + Clone> {
-    One(V),
+    /// At most [`FEW`], sorted.
+    Few(SmallVec<[V; 1]>),
     Many(OrdSet<V>),
 }
 
+const FEW: usize = 8;
+
 impl<V: Ord + Clone> Values<V> {
     fn iter(&self) -> impl Iterator<Item = &V> {
-        let (one, many) = match self {
-            Self::One(value) => (Some(value), None),
-            Self::Many(values) => (None, Some(values)),
+        let (few, many) = match self {
+            Self::Few(values) => (&values[..], None),
+            Self::Many(values) => (&[][..], Some(values)),
         };
-        one.into_iter().chain(many.into_iter().flatten())
+        few.iter().chain(many.into_iter().flatten())
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::One(_) => 1,
+            Self::Few(values) => values.len(),
             Self::Many(values) => values.len(),
         }
     }
 
     fn insert(&mut self, value: V) {
         match self {
-            Self::One(old) if *old == value => {}
-            Self::One(old) => *self = Self::Many(OrdSet::from_iter([old.clone(), value])),
+            Self::Few(values) => match values.binary_search(&value) {
+                Ok(_) => {}
+                Err(_) if values.len() == FEW => {
+                    let all = values.drain(..).chain([value]);
+                    *self = Self::Many(all.collect());
+                }
+                Err(at) => {
+                    values.reserve_exact(1);
+                    values.insert(at, value);
+                }
+            },
             Self::Many(values) => drop(values.insert(value)),
         }
     }
@@ -50,7 +63,12 @@ impl<V: Ord + Clone> Values<V> {
     /// Whether anything is left.
     fn remove(&mut self, value: &V) -> bool {
         match self {
-            Self::One(old) => old != value,
+            Self::Few(values) => {
+                if let Ok(at) = values.binary_search(value) {
+                    values.remove(at);
+                }
+                !values.is_empty()
+            }
             Self::Many(values) => {
                 values.remove(value);
                 !values.is_empty()
@@ -69,7 +87,7 @@ impl<K: Ord + Clone, V: Ord + Clone> Multi<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) {
         match self.0.get_mut(&key) {
             Some(values) => values.insert(value),
-            None => drop(self.0.insert(key, Values::One(value))),
+            None => drop(self.0.insert(key, Values::Few(smallvec![value]))),
         }
     }
 
@@ -184,11 +202,7 @@ pub(crate) fn fed(object: &Object) -> Option<Text> {
 
 /// Labels of a WorkloadEntry: those of the object win over those of the spec.
 pub(crate) fn entry_labels(object: &Object, entry: &WorkloadEntry) -> Labels {
-    let mut labels: Labels = entry
-        .labels
-        .iter()
-        .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
-        .collect();
+    let mut labels = entry.labels.clone();
     labels.extend(object.meta.labels.clone());
     labels
 }

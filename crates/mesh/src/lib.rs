@@ -41,4 +41,4 @@ pub use world::{Settings, World};
 /// A string that is shared, not copied.
 pub type Text = std::sync::Arc<str>;
 /// Labels.
-pub type Labels = std::collections::BTreeMap<Text, Text>;
+pub type Labels = pilotfish_config::Labels;

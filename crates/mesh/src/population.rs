@@ -363,17 +363,8 @@ impl View<'_> {
             return vec![candidate];
         }
         let inline = entry.endpoints.iter().enumerate().map(|(i, endpoint)| {
-            let labels = endpoint
-                .labels
-                .iter()
-                .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
-                .collect();
-            self.candidate(
-                endpoint,
-                &labels,
-                namespace,
-                Text::from(format!("{name}-{i}")),
-            )
+            let workload = Text::from(format!("{name}-{i}"));
+            self.candidate(endpoint, &endpoint.labels, namespace, workload)
         });
         inline.collect()
     }

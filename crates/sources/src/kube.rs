@@ -26,7 +26,6 @@ mod keeper;
 mod kinds;
 mod link;
 mod mesh;
-mod share;
 mod standings;
 mod status;
 mod wire;

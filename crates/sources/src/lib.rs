@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod kube;
+mod share;
 
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::{Change, Diagnostic};

@@ -97,7 +97,7 @@ fn a_proxy_that_connects_serves_its_gateway() {
     };
     let proxy = Proxy {
         namespace: "edge".into(),
-        labels: [("istio".into(), "other".into())].into(),
+        labels: [("istio".into(), "other".into())].into_iter().collect(),
     };
     assert!(unserved(&[]));
     assert!(!unserved(&[proxy]));

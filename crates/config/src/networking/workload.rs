@@ -1,13 +1,14 @@
 //! `WorkloadEntry` and `WorkloadGroup`: workloads outside Kubernetes.
 
 use super::api;
+use crate::Labels;
 use std::collections::BTreeMap;
 
 api! {
     pub struct WorkloadEntry {
         pub address: String,
         pub ports: BTreeMap<String, u32>,
-        pub labels: BTreeMap<String, String>,
+        pub labels: Labels,
         pub network: String,
         pub locality: String,
         pub weight: u32,

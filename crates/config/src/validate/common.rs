@@ -118,11 +118,16 @@ pub(super) fn optional_duration(check: &mut Checker, name: &str, value: Option<D
 }
 
 /// Labels, as Kubernetes wants them.
-pub(super) fn labels(check: &mut Checker, name: &str, labels: &BTreeMap<String, String>) {
+pub(super) fn labels<'m, T: AsRef<str> + Display + 'm>(
+    check: &mut Checker,
+    name: &str,
+    labels: impl IntoIterator<Item = (&'m T, &'m T)>,
+) {
     check.entries(name, labels, |check, key, value| {
+        let (key, value) = (key.as_ref(), value.as_ref());
         let (prefix, last) = key
             .rsplit_once('/')
-            .map_or((None, key.as_str()), |(prefix, last)| (Some(prefix), last));
+            .map_or((None, key), |(prefix, last)| (Some(prefix), last));
         let prefix_ok =
             prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_host_label));
         if !prefix_ok || last.is_empty() || !is_label_text(last) {

@@ -16,6 +16,7 @@ use super::claims::{Claim, Claims};
 use super::document::{DocumentState, FileState, ReadFile};
 use super::walk::{self, FileKey, Found, Stat};
 use crate::Batch;
+use crate::share::Shared;
 
 /// What to look at.
 #[derive(Debug, Default)]
@@ -74,6 +75,8 @@ pub(super) struct Tree {
     /// A file may have several names: what becomes of one name may depend on another.
     linked: bool,
     unreadable_places: Vec<Diagnostic>,
+    /// Strings of the objects that were handed on.
+    shared: Shared,
     reported: Vec<Diagnostic>,
 }
 
@@ -88,6 +91,7 @@ impl Tree {
             pending: BTreeSet::new(),
             linked: false,
             unreadable_places: Vec::new(),
+            shared: Shared::default(),
             reported: Vec::new(),
         }
     }
@@ -315,7 +319,8 @@ impl Tree {
                 .into_iter()
                 .find(|(file, document, _)| *file == winner.file && *document == winner.document)
         });
-        if let Some((_, _, object)) = just_read {
+        if let Some((_, _, mut object)) = just_read {
+            self.shared.share(&mut object);
             changes.push(Change::Upsert(object));
             self.live.insert(key.clone(), now);
             return;
@@ -333,7 +338,8 @@ impl Tree {
             }
             // A definition that was hidden until now: its content was not kept.
             _ => match self.reload(key, &winner.file, hash, winner.line) {
-                Some(object) => {
+                Some(mut object) => {
+                    self.shared.share(&mut object);
                     changes.push(Change::Upsert(object));
                     self.live.insert(key.clone(), now);
                 }

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 
 use super::follow::{Condition, Keep};
 use super::kinds;
-use super::share::Shared;
 use super::standings::{self, Register};
 use super::wire::{self, Fault};
+use crate::share::Shared;
 
 /// What a task has learned since it last reported.
 #[derive(Debug, Default)]

@@ -3,26 +3,33 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilotfish_config::{Labels, Object};
+use pilotfish_config::{Labels, Object, Spec};
 
 /// How many strings are remembered before those that nobody uses are forgotten.
 const TIDY_AT: usize = 1024;
 
 /// Strings that were seen.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     strings: BTreeSet<Arc<str>>,
     tidy_at: usize,
 }
 
 impl Shared {
-    /// Replaces what objects of a kind have in common: namespaces, labels, names of annotations and of owners.
-    pub(super) fn share(&mut self, object: &mut Object) {
+    /// Replaces what objects have in common: namespaces, labels, names of annotations and of owners.
+    pub(crate) fn share(&mut self, object: &mut Object) {
         self.one(&mut object.key.namespace);
-        let labels = std::mem::take(&mut object.meta.labels);
-        object.meta.labels = self.map(labels, true);
-        let annotations = std::mem::take(&mut object.meta.annotations);
-        object.meta.annotations = self.map(annotations, false);
+        self.labels(&mut object.meta.labels);
+        self.map(&mut object.meta.annotations, false);
+        match &mut object.spec {
+            Spec::ServiceEntry(entry) => {
+                for endpoint in &mut entry.endpoints {
+                    self.labels(&mut endpoint.labels);
+                }
+            }
+            Spec::WorkloadEntry(entry) => self.labels(&mut entry.labels),
+            _ => {}
+        }
         if let Some(owner) = &mut object.meta.owner {
             self.one(&mut owner.kind);
             self.one(&mut owner.api_version);
@@ -34,16 +41,19 @@ impl Shared {
         }
     }
 
-    fn map(&mut self, map: Labels, values: bool) -> Labels {
-        map.into_iter()
-            .map(|(mut key, mut value)| {
-                self.one(&mut key);
-                if values {
-                    self.one(&mut value);
-                }
-                (key, value)
-            })
-            .collect()
+    fn labels(&mut self, labels: &mut Labels) {
+        self.map(labels, true);
+    }
+
+    fn map(&mut self, map: &mut Labels, values: bool) {
+        let shared = std::mem::take(map).into_iter().map(|(mut key, mut value)| {
+            self.one(&mut key);
+            if values {
+                self.one(&mut value);
+            }
+            (key, value)
+        });
+        *map = shared.collect();
     }
 
     fn one(&mut self, text: &mut Arc<str>) {
@@ -58,6 +68,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use pilotfish_config::networking::ServiceEntry;
     use pilotfish_config::{Kind, parse};
     use serde_json::json;
 
@@ -75,8 +86,19 @@ mod tests {
         shared.share(&mut a);
         shared.share(&mut b);
         assert!(Arc::ptr_eq(&a.key.namespace, &b.key.namespace));
-        let app = |pod: &Object| Arc::clone(&pod.meta.labels["app"]);
+        let app = |pod: &Object| pod.meta.labels.get("app").cloned().expect("a label");
         assert!(Arc::ptr_eq(&app(&a), &app(&b)));
+    }
+
+    #[test]
+    fn labels_of_endpoints_too() {
+        let value = json!({"metadata": {"name": "a"}, "spec": {"endpoints": [
+            {"address": "10.0.0.1", "labels": {"app": "cart"}}, {"address": "10.0.0.2", "labels": {"app": "cart"}}]}});
+        let mut object = parse::object(value, Kind::ServiceEntry).objects.remove(0);
+        Shared::default().share(&mut object);
+        let entry: &ServiceEntry = object.get().expect("a ServiceEntry");
+        let app = |index: usize| entry.endpoints[index].labels.get("app").expect("a label");
+        assert!(Arc::ptr_eq(app(0), app(1)));
     }
 
     #[test]
