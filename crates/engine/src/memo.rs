@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pilotfish_config::Diagnostic;
 use pilotfish_ir::Listener;
 use pilotfish_lower::Client;
+use pilotfish_lower::route::TableKey;
 use pilotfish_mesh::reader::{Known, Record};
 use pilotfish_mesh::{Fact, Text};
 use pilotfish_xds::Resource;
@@ -16,7 +17,7 @@ use smallvec::SmallVec;
 use crate::intern::FactIds;
 use crate::key::Key;
 use crate::section::{HostBytes, PieceKey};
-use crate::sheet::Sheet;
+use crate::sheet::{Places, Sheet};
 
 /// How many generations a sheet may lag behind before it starts again.
 const LOG: usize = 1024;
@@ -86,6 +87,8 @@ pub(crate) struct Memo {
     distrusted: bool,
     /// The sheet that was refreshed last: the next scope starts from it.
     pub(crate) latest: Weak<Mutex<Sheet>>,
+    /// What was put together last for each table: the next scope most likely has the same hosts.
+    places: FxHashMap<TableKey, Weak<Places>>,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +117,18 @@ impl Memo {
         }
         self.entries.insert(key.clone(), Entry::default());
         key
+    }
+
+    /// Where these hosts are in a table that has them in this order.
+    pub(crate) fn places(&mut self, table: &TableKey, keys: Vec<Key>) -> Arc<Places> {
+        let known = self.places.get(table).and_then(Weak::upgrade);
+        if let Some(known) = known.filter(|known| known.keys == keys) {
+            return known;
+        }
+        let places = Arc::new(Places::new(keys));
+        self.places.retain(|_, places| places.strong_count() > 0);
+        self.places.insert(table.clone(), Arc::downgrade(&places));
+        places
     }
 
     /// A piece that serves this proxy.

@@ -44,15 +44,15 @@ struct Spliced {
 
 /// Which part of a table is whose. Scopes that have the same hosts share it.
 #[derive(Debug, Default)]
-struct Places {
+pub(crate) struct Places {
     /// The host of each part.
-    keys: Vec<Key>,
+    pub(crate) keys: Vec<Key>,
     /// Where the part of a host is.
     at: FxHashMap<Key, usize>,
 }
 
 impl Places {
-    fn new(keys: Vec<Key>) -> Self {
+    pub(crate) fn new(keys: Vec<Key>) -> Self {
         let at = keys.iter().enumerate().map(|(at, key)| (key.clone(), at));
         Self {
             at: at.collect(),
@@ -480,7 +480,7 @@ impl Sheet {
         let before = self.tables.remove(table);
         spliced.places = match &before {
             Some(before) if before.places.keys == keys => before.places.clone(),
-            _ => Arc::new(Places::new(keys)),
+            _ => work.memo.places(table, keys),
         };
         if let Section::Hosts(..) = work.section {
             self.publish_apart(before.as_ref(), &spliced);
