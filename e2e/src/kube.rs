@@ -55,6 +55,16 @@ impl User {
     }
 }
 
+/// What a cluster held at some time: what etcd has under each key, both in base64.
+#[derive(Debug)]
+pub struct Contents(BTreeMap<String, Stored>);
+
+#[derive(Debug)]
+struct Stored {
+    revision: String,
+    value: String,
+}
+
 /// A running etcd and kube-apiserver. Dropping it kills both; the data goes with the workspace.
 #[derive(Debug)]
 pub struct KubeServer {
@@ -238,7 +248,7 @@ impl KubeServer {
     /// Makes etcd forget everything but the present. An API server still answers from its own memory what happened
     /// since its start: only after `kill_api` and `start_api` an old watch is told that it is too old (410).
     pub fn compact(&self) -> Result<()> {
-        let mut etcd = Client::new(&self.net, loopback(self.ports.etcd), "etcd");
+        let mut etcd = self.etcd_client();
         let now = etcd.post_json("/v3/kv/range", &json!({"key": "AA=="}))?;
         let revision = now.json()["header"]["revision"].clone();
         ensure!(
@@ -270,6 +280,48 @@ impl KubeServer {
         copy_folder(&self.folder.join(name), &data)?;
         self.launch_etcd()?;
         self.start_api()
+    }
+
+    /// What the cluster holds now.
+    pub fn contents(&self) -> Result<Contents> {
+        self.read_all(false)
+    }
+
+    /// Takes out what is not in `before` and puts back what has changed, behind the API server's back but as it notices.
+    /// That takes no time, unlike deleting object by object, and waits for no controller.
+    pub fn put_back(&self, before: &Contents) -> Result<()> {
+        let mut etcd = self.etcd_client();
+        for (key, entry) in &self.read_all(true)?.0 {
+            let answer = match before.0.get(key) {
+                Some(kept) if kept.revision == entry.revision => continue,
+                Some(kept) => {
+                    let put = json!({"key": key, "value": kept.value});
+                    etcd.post_json("/v3/kv/put", &put)?
+                }
+                None => etcd.post_json("/v3/kv/deleterange", &json!({"key": key}))?,
+            };
+            ensure!(answer.status == 200, "etcd: {}", answer.text());
+        }
+        Ok(())
+    }
+
+    fn read_all(&self, keys_only: bool) -> Result<Contents> {
+        let all = json!({"key": "AA==", "range_end": "AA==", "keys_only": keys_only});
+        let answer = self.etcd_client().post_json("/v3/kv/range", &all)?.json();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let entries = answer["kvs"].as_array().context("no keys in etcd")?;
+        let entries = entries.iter().map(|entry| {
+            let stored = Stored {
+                revision: text(&entry["mod_revision"]),
+                value: text(&entry["value"]),
+            };
+            (text(&entry["key"]), stored)
+        });
+        Ok(Contents(entries.collect()))
+    }
+
+    fn etcd_client(&self) -> Client {
+        Client::new(&self.net, loopback(self.ports.etcd), "etcd")
     }
 
     fn data(&self) -> PathBuf {

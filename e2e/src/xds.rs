@@ -1,5 +1,7 @@
 //! A proxy that only asks: everything that a control plane gives it, as bytes.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,6 +30,13 @@ const ANSWER: Duration = Duration::from_secs(10);
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const HCM: &str = "http_connection_manager.v3.HttpConnectionManager";
+
+pub(crate) const CLUSTERS: &str = "envoy.config.cluster.v3.Cluster";
+pub(crate) const ENDPOINTS: &str = "envoy.config.endpoint.v3.ClusterLoadAssignment";
+pub(crate) const LISTENERS: &str = "envoy.config.listener.v3.Listener";
+pub(crate) const ROUTES: &str = "envoy.config.route.v3.RouteConfiguration";
+
+pub use whole::{Reader, to_json};
 
 /// Encoded resources by the last part of their type and their name.
 pub type Resources = BTreeMap<(&'static str, String), Vec<u8>>;
@@ -78,22 +87,21 @@ pub fn connect(address: SocketAddr, node: &Value) -> Result<Connected> {
         .enable_all()
         .build()?;
     let (resources, stream) = runtime.block_on(async {
-        let mut stream = Stream::open(address, node).await?;
+        let mut stream = Stream::open(address, node, CLUSTERS, Vec::new()).await?;
         let mut all = Resources::new();
         let (mut endpoints, mut routes) = (Vec::new(), Vec::new());
-        for bytes in stream.ask("cluster.v3.Cluster", Vec::new()).await? {
+        for bytes in stream.ask(CLUSTERS, Vec::new()).await? {
             let cluster = Cluster::decode(&*bytes)?;
             endpoints.extend(wants_endpoints(&cluster));
             all.insert(("Cluster", cluster.name), bytes);
         }
         if !endpoints.is_empty() {
-            let kind = "endpoint.v3.ClusterLoadAssignment";
-            for bytes in stream.ask(kind, endpoints).await? {
+            for bytes in stream.ask(ENDPOINTS, endpoints).await? {
                 let name = ClusterLoadAssignment::decode(&*bytes)?.cluster_name;
                 all.insert(("ClusterLoadAssignment", name), bytes);
             }
         }
-        for bytes in stream.ask("listener.v3.Listener", Vec::new()).await? {
+        for bytes in stream.ask(LISTENERS, Vec::new()).await? {
             let listener = Listener::decode(&*bytes)?;
             routes.extend(wants_routes(&listener));
             all.insert(("Listener", listener.name), bytes);
@@ -101,7 +109,7 @@ pub fn connect(address: SocketAddr, node: &Value) -> Result<Connected> {
         routes.sort();
         routes.dedup();
         if !routes.is_empty() {
-            for bytes in stream.ask("route.v3.RouteConfiguration", routes).await? {
+            for bytes in stream.ask(ROUTES, routes).await? {
                 let name = RouteConfiguration::decode(&*bytes)?.name;
                 all.insert(("RouteConfiguration", name), bytes);
             }
@@ -116,22 +124,32 @@ pub fn connect(address: SocketAddr, node: &Value) -> Result<Connected> {
 }
 
 struct Stream {
-    node: Option<Node>,
+    /// What was asked for last, by type.
+    asked: BTreeMap<String, Vec<String>>,
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
 }
 
 impl Stream {
-    async fn open(address: SocketAddr, node: &Value) -> Result<Self> {
+    /// Opens one with its first question: the server answers the call when it has that.
+    async fn open(
+        address: SocketAddr,
+        node: &Value,
+        kind: &str,
+        names: Vec<String>,
+    ) -> Result<Self> {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}"))?
             .connect()
             .await?;
         let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
         grpc.ready().await?;
         let (requests, received) = mpsc::channel(8);
-        // The server answers the call when it has the first request.
-        let mut this_node = Some(decode_node(node));
-        let first = request(&mut this_node, "cluster.v3.Cluster", Vec::new());
+        let first = DiscoveryRequest {
+            node: Some(decode_node(node)),
+            type_url: url(kind),
+            resource_names: names.clone(),
+            ..DiscoveryRequest::default()
+        };
         requests.send(first).await?;
         let codec = tonic_prost::ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
         let call = grpc.streaming(
@@ -144,16 +162,18 @@ impl Stream {
             .context("no answer")??
             .into_inner();
         Ok(Self {
-            node: this_node,
+            asked: BTreeMap::from([(url(kind), names)]),
             requests,
             responses,
         })
     }
 
+    /// The answer to a question, which is asked unless it was the first one.
     async fn ask(&mut self, kind: &str, names: Vec<String>) -> Result<Vec<Vec<u8>>> {
-        // The first request was the one for clusters.
-        if kind != "cluster.v3.Cluster" {
-            let asked = request(&mut self.node, kind, names.clone());
+        let type_url = url(kind);
+        if !self.asked.contains_key(&type_url) {
+            self.asked.insert(type_url.clone(), names);
+            let asked = self.request(&type_url);
             self.requests.send(asked).await?;
         }
         loop {
@@ -161,30 +181,31 @@ impl Stream {
                 .await
                 .with_context(|| format!("no {kind}"))??
                 .context("the stream ended")?;
-            let mut seen = request(&mut self.node, kind, names.clone());
-            let wanted = response.type_url == seen.type_url;
-            seen.type_url.clone_from(&response.type_url);
+            let mut seen = self.request(&response.type_url);
             seen.version_info.clone_from(&response.version_info);
             seen.response_nonce.clone_from(&response.nonce);
-            if wanted {
-                self.requests.send(seen).await?;
+            self.requests.send(seen).await?;
+            if response.type_url == type_url {
                 let resources = response.resources.into_iter();
                 return Ok(resources.map(|any| any.value.to_vec()).collect());
             }
         }
     }
-}
 
-fn request(node: &mut Option<Node>, kind: &str, names: Vec<String>) -> DiscoveryRequest {
-    DiscoveryRequest {
-        node: node.take(),
-        type_url: format!("type.googleapis.com/envoy.config.{kind}"),
-        resource_names: names,
-        ..DiscoveryRequest::default()
+    fn request(&self, type_url: &str) -> DiscoveryRequest {
+        DiscoveryRequest {
+            type_url: type_url.to_owned(),
+            resource_names: self.asked.get(type_url).cloned().unwrap_or_default(),
+            ..DiscoveryRequest::default()
+        }
     }
 }
 
-fn wants_endpoints(cluster: &Cluster) -> Option<String> {
+pub(crate) fn url(kind: &str) -> String {
+    format!("type.googleapis.com/{kind}")
+}
+
+pub(crate) fn wants_endpoints(cluster: &Cluster) -> Option<String> {
     let eds = ClusterDiscoveryType::Type(DiscoveryType::Eds.into());
     if cluster.cluster_discovery_type != Some(eds) {
         return None;
@@ -198,7 +219,7 @@ fn wants_endpoints(cluster: &Cluster) -> Option<String> {
     )
 }
 
-fn wants_routes(listener: &Listener) -> Vec<String> {
+pub(crate) fn wants_routes(listener: &Listener) -> Vec<String> {
     let chains = listener
         .filter_chains
         .iter()
@@ -217,7 +238,7 @@ fn wants_routes(listener: &Listener) -> Vec<String> {
 }
 
 /// The node as Envoy would send it; of its locality, what tests set.
-fn decode_node(node: &Value) -> Node {
+pub(crate) fn decode_node(node: &Value) -> Node {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let locality = node.get("locality").map(|place| Locality {
         region: text(&place["region"]),
