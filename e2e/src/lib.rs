@@ -9,6 +9,7 @@ pub mod case;
 pub mod client;
 pub mod config;
 pub mod control;
+pub mod crowd;
 pub mod envoy;
 pub mod fabric;
 pub mod http;

@@ -1,7 +1,7 @@
 //! Child processes that cannot outlive us, with their output in a file.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,41 @@ impl Process {
     /// The operating system's number of it.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Its resident memory in bytes.
+    pub fn memory(&self) -> Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most resident memory it ever had, in bytes.
+    pub fn peak_memory(&self) -> Result<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// A field of its status that the kernel gives in kB.
+    fn status(&self, name: &str) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let field = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = field.and_then(|field| field.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(number.with_context(|| format!("no {name} in {path}"))? * 1024)
+    }
+
+    /// Its time on processors until now, user and system. The kernel counts in ticks.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = fs::read_to_string(&path).with_context(|| path.clone())?;
+        // The second field is the name in brackets, which may have anything in it.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let ticks = |index: usize| fields.split_whitespace().nth(index)?.parse::<u64>().ok();
+        let ticks = ticks(11)
+            .zip(ticks(12))
+            .with_context(|| format!("no times in {path}"))?;
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        Ok(Duration::from_millis(
+            (ticks.0 + ticks.1) * 1000 / per_second,
+        ))
     }
 
     /// An error with the end of the log if it is no longer running.

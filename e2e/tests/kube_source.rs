@@ -1,7 +1,8 @@
 //! A cluster as source: what is read from a real API server means the same as from files, and whatever happens to the
-//! server, proxies keep what they have and nothing is lost.
+//! server, proxies keep what they have and nothing is lost. `KUBE_OUTAGE_SECONDS` is how long the server is dead.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -262,21 +263,8 @@ fn comes_and_goes(workspace: &Workspace) -> Result<()> {
     })?;
     ensure!(has(&plane, "first")?);
 
-    // It is killed under load and comes back.
-    for number in 2..20 {
-        admin.apply(&service(&format!("load-{number}"), number))?;
-    }
-    server.kill_api();
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(4) {
-        ensure!(has(&plane, "first")? && plane.readiness()?.0 == 200);
-    }
-    server.start_api()?;
-    server.admin()?.apply(&service("back", 20))?;
-    let begin = Instant::now();
-    wait_for(&plane, "back", true, RECOVERY)?;
-    eprintln!("seen {:.1?} after the server was back", begin.elapsed());
-    ensure!(has(&plane, "load-19")?);
+    let memory = plane.process().memory()?;
+    killed_under_load(&mut server, &plane)?;
 
     // etcd forgets what happened while we were cut off: what was deleted meanwhile is noticed all the same.
     faults.refuse(true)?;
@@ -292,7 +280,63 @@ fn comes_and_goes(workspace: &Workspace) -> Result<()> {
     wait_for(&plane, "load-2", false, SOON)?;
 
     most_services_lost(&server, &plane)?;
+    same_memory(&mut plane, memory)?;
     plane.stop()
+}
+
+/// It is killed and comes back. Meanwhile proxies connect, and things change that it will not tell one by one.
+fn killed_under_load(server: &mut KubeServer, plane: &ControlPlane) -> Result<()> {
+    let outage = match env::var("KUBE_OUTAGE_SECONDS") {
+        Ok(seconds) => Duration::from_secs(seconds.parse().context("KUBE_OUTAGE_SECONDS")?),
+        Err(_) => Duration::from_secs(4),
+    };
+    let admin = server.admin()?;
+    let load = |range: std::ops::Range<u8>| {
+        range.into_iter().try_for_each(|number| {
+            admin
+                .apply(&service(&format!("load-{number}"), number))
+                .map(drop)
+        })
+    };
+    load(2..15)?;
+    let earlier = server.contents()?;
+    load(15..20)?;
+    wait_for(plane, "load-19", true, SOON)?;
+    server.kill_api();
+    server.put_back(&earlier)?;
+    let (begin, mut connected, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    while begin.elapsed() < outage {
+        let asked = Instant::now();
+        ensure!(has(plane, "first")? && has(plane, "load-19")?);
+        longest = longest.max(asked.elapsed() / 2);
+        ensure!(plane.readiness()?.0 == 200, "it is not ready any more");
+        connected += 2;
+    }
+    server.start_api()?;
+    server.admin()?.apply(&service("back", 20))?;
+    let begin = Instant::now();
+    wait_for(plane, "back", true, RECOVERY)?;
+    wait_for(plane, "load-19", false, SOON)?;
+    ensure!(has(plane, "load-14")?);
+    eprintln!(
+        "dead for {outage:?}: {connected} proxies connected, the slowest in {longest:.0?}; \
+         seen {:.1?} after the server was back",
+        begin.elapsed()
+    );
+    load(15..20)?;
+    wait_for(plane, "load-19", true, SOON)
+}
+
+/// Whatever happened, it holds about as much as before. A build for tests holds more than one that is shipped.
+fn same_memory(plane: &mut ControlPlane, before: u64) -> Result<()> {
+    let after = plane.process().memory()?;
+    eprintln!(
+        "resident memory: {} kB before, {} kB after",
+        before / 1024,
+        after / 1024
+    );
+    ensure!(after < before + before / 2 + (16 << 20), "it has grown");
+    Ok(())
 }
 
 /// The guard holds a great loss back until somebody confirms it.
@@ -325,6 +369,8 @@ fn wrong_answers(workspace: &Workspace) -> Result<()> {
     let kubeconfig = server.kubeconfig_through(&User::admin(), &faults)?;
     let mut plane = on_cluster(workspace, &kubeconfig, &[])?;
     plane.wait_ready()?;
+    ensure!(has(&plane, "first")?);
+    let memory = plane.process().memory()?;
 
     let trouble = [
         (Requests::Reads, Fault::Status(410)),
@@ -354,6 +400,7 @@ fn wrong_answers(workspace: &Workspace) -> Result<()> {
     }
     answers_of_the_past(&faults, &admin, &plane)?;
     new_credentials(&server, workspace)?;
+    same_memory(&mut plane, memory)?;
     plane.stop()
 }
 
