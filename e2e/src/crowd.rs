@@ -157,7 +157,10 @@ impl Sidecar {
                 }
             }
             let mut held = self.shared.held.subscribe();
-            drop(held.wait_for(|held| !held).await);
+            if *held.borrow() {
+                drop(held.wait_for(|held| !held).await);
+                lock(&self.shared.given[self.index]).since = Some(Instant::now());
+            }
             let pause = (self.index as u64 * 997) % PAUSE_MS;
             tokio::time::sleep(Duration::from_millis(pause)).await;
             replica = (replica + 1) % self.shared.replicas.len();

@@ -151,6 +151,8 @@ pub(super) struct Follower<'a, K> {
     resume: Option<u64>,
     /// Whether the current attempt got anywhere.
     progress: bool,
+    /// Whether the server answered to the current attempt, be it with nothing.
+    answered: bool,
 }
 
 impl<'a, K: Keep> Follower<'a, K> {
@@ -172,6 +174,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             streams: true,
             resume: None,
             progress: false,
+            answered: false,
         }
     }
 
@@ -187,7 +190,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             let mut found = self.link.found();
             self.definitions.mark_unchanged();
             let (client, generation) = self.link.client();
-            self.progress = false;
+            (self.progress, self.answered) = (false, false);
             let end = match self.resume {
                 Some(version) => self.watch(&client, version).await,
                 None => self.list_and_watch(&client).await,
@@ -272,6 +275,11 @@ impl<'a, K: Keep> Follower<'a, K> {
                     (Condition::Forbidden(reason.clone()), backoff.next(chance))
                 }
                 Fault::Unauthorized(reason) | Fault::Unreachable(reason) => {
+                    if unreachable && !self.answered {
+                        // Whoever comes back from the dead may have been put back to a backup, and count versions anew
+                        // that we have seen already: a watch would never tell.
+                        self.resume = None;
+                    }
                     self.link.renew(generation).await;
                     (Condition::Down(reason.clone()), backoff.next(chance))
                 }
@@ -451,6 +459,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             ("timeoutSeconds", &seconds),
         ]);
         let mut lines = Lines::open(client, &address, self.accept()).await?;
+        self.answered = true;
         self.link.note(true);
         self.keep.report(Condition::Live);
         self.keep.flush().await;

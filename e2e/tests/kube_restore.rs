@@ -1,0 +1,96 @@
+//! A cluster that is put back to a backup: its versions are older than what was seen, and what it says is the truth all the
+//! same. It has to insist for a minute, because a server that has not caught up says the same things; unless its versions
+//! have passed those that were seen, which makes it no less different.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use pilotfish_e2e::config::Workspace;
+use pilotfish_e2e::control::{ControlPlane, Options, Ports};
+use pilotfish_e2e::kube::{KubeServer, User};
+use pilotfish_e2e::net::Net;
+use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::yaml::Service;
+use pilotfish_e2e::{case, wait, xds};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(30);
+/// How long the cluster has to insist, and the longest pause between two attempts.
+const BELIEVED: Duration = Duration::from_secs(60 + 35);
+
+#[test]
+fn a_cluster_that_was_restored_is_believed_after_a_minute() {
+    case::on_loopback(|workspace| restored(workspace, 150));
+}
+
+#[test]
+fn a_cluster_that_was_restored_and_has_caught_up_is_believed() {
+    case::on_loopback(|workspace| restored(workspace, 0));
+}
+
+fn service(name: &str, address: u8) -> String {
+    Service::http("shop", name, Ipv4Addr::new(10, 96, 9, address)).object()
+}
+
+fn has(plane: &ControlPlane, name: &str) -> Result<bool> {
+    let node = Proxy::sidecar("shop", "client", "client", Ipv4Addr::new(10, 0, 0, 9)).node();
+    let cluster = format!("outbound|80||{name}.shop.svc.cluster.local");
+    Ok(xds::dump(plane.xds(), &node)?.contains_key(&("Cluster", cluster)))
+}
+
+/// `writes`: how much happens between the backup and the loss.
+fn restored(workspace: &Workspace, writes: usize) -> Result<()> {
+    let mut server = KubeServer::start(&Net::Host, "kube", workspace)?;
+    let admin = server.admin()?;
+    admin.apply(&(service("stays", 1) + &service("deleted-later", 2)))?;
+    server.backup("before")?;
+    wait::until("writes work again", SOON, || {
+        admin.apply(&service("made-later", 3))
+    })?;
+    admin.remove("v1", "Service", "shop", "deleted-later")?;
+    for number in 0..writes {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "busy", "namespace": "shop"}, "data": {"number": number.to_string()}});
+        admin.apply_objects(vec![map])?;
+    }
+    // The newest that is seen of a kind is the version of its list.
+    admin.apply(&service("made-last", 5))?;
+
+    let kubeconfig = server.kubeconfig(&User::admin())?;
+    let flags = ["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
+    let plain = ["--secure-grpc-addr".to_owned(), String::new()];
+    let options = Options {
+        flags: flags.into_iter().chain(plain).collect(),
+        environment: BTreeMap::new(),
+    };
+    let (ports, logs) = (Ports::free(&Net::Host)?, workspace.logs());
+    let here = Ipv4Addr::LOCALHOST;
+    let mut plane = ControlPlane::launch(&Net::Host, here, ports, None, &logs, options)?;
+    plane.wait_ready()?;
+    ensure!(has(&plane, "made-later")? && !has(&plane, "deleted-later")?);
+
+    server.restore("before")?;
+    let begin = Instant::now();
+    while writes > 0 && begin.elapsed() < Duration::from_secs(15) {
+        ensure!(has(&plane, "stays")? && has(&plane, "made-later")?);
+        ensure!(plane.readiness()?.0 == 200, "it is not ready any more");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    wait::until("the backup is believed", BELIEVED, || {
+        ensure!(!has(&plane, "made-later")? && has(&plane, "deleted-later")?);
+        Ok(())
+    })?;
+    println!(
+        "{writes} writes: believed {:.0?} after the server was back",
+        begin.elapsed()
+    );
+    // From there on it is a cluster like any other.
+    server.admin()?.apply(&service("new", 4))?;
+    wait::until("a change arrives", SOON, || {
+        ensure!(has(&plane, "new")? && has(&plane, "stays")?);
+        Ok(())
+    })?;
+    plane.stop()
+}
