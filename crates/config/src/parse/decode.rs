@@ -44,20 +44,41 @@ pub(super) fn decode<T: DeserializeOwned>(
     spelling: Spelling,
 ) -> (Result<T, Mismatch>, Vec<Unknown>) {
     let context = Context {
-        unknown: RefCell::new(Vec::new()),
+        unknown: Some(RefCell::default()),
         spelling,
     };
+    let result = decode_in(value, at, &context);
+    let unknown = context.unknown.map(RefCell::into_inner);
+    (result, unknown.unwrap_or_default())
+}
+
+/// The value as `T`. Fields that `T` does not have are left out without a word, and cost nothing: of a Pod, that is most.
+pub(super) fn decode_known<T: DeserializeOwned>(
+    value: Value,
+    at: &[Segment],
+) -> Result<T, Mismatch> {
+    let context = Context {
+        unknown: None,
+        spelling: Spelling::Camel,
+    };
+    decode_in(value, at, &context)
+}
+
+fn decode_in<T: DeserializeOwned>(
+    value: Value,
+    at: &[Segment],
+    context: &Context,
+) -> Result<T, Mismatch> {
     let root = Path::Root(at);
     let result = T::deserialize(Node {
         value,
         path: &root,
-        context: &context,
+        context,
     });
-    let result = result.map_err(|error| Mismatch {
+    result.map_err(|error| Mismatch {
         path: error.path.unwrap_or_else(|| at.to_vec()),
         reason: error.reason,
-    });
-    (result, context.unknown.into_inner())
+    })
 }
 
 #[derive(Debug)]
@@ -182,7 +203,10 @@ pub(super) fn closest(word: &str, names: &[&'static str]) -> Option<&'static str
     let allowed = if folded.len() < 5 { 1 } else { 2 };
     names
         .iter()
-        .map(|name| (distance(&folded, &fold(name)), *name))
+        .map(|name| (fold(name), *name))
+        // Whatever is so much longer or shorter is as far off at least.
+        .filter(|(candidate, _)| candidate.len().abs_diff(folded.len()) <= allowed)
+        .map(|(candidate, name)| (distance(&folded, &candidate), name))
         .filter(|(distance, _)| *distance <= allowed)
         .min()
         .map(|(_, name)| name)
@@ -210,7 +234,8 @@ fn distance(a: &str, b: &str) -> usize {
 
 /// What all values of one decoding share.
 struct Context {
-    unknown: RefCell<Vec<Unknown>>,
+    /// The fields that no type has; `None` if nobody wants to know.
+    unknown: Option<RefCell<Vec<Unknown>>>,
     spelling: Spelling,
 }
 
@@ -436,12 +461,11 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
                     }
                 }
                 if !fields.contains(&key.as_str()) {
-                    let path = Path::Key(self.path, &key).to_segments();
-                    let suggestion = closest(&key, fields);
-                    self.context
-                        .unknown
-                        .borrow_mut()
-                        .push(Unknown { path, suggestion });
+                    if let Some(unknown) = &self.context.unknown {
+                        let path = Path::Key(self.path, &key).to_segments();
+                        let suggestion = closest(&key, fields);
+                        unknown.borrow_mut().push(Unknown { path, suggestion });
+                    }
                     continue;
                 }
                 if value.is_null() {
@@ -498,5 +522,46 @@ impl<'de> de::Deserializer<'de> for Key<'_> {
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
         newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+    #[serde(default)]
+    struct Port {
+        number: u16,
+    }
+
+    #[test]
+    fn who_does_not_ask_is_not_told_of_unknown_fields() {
+        let value = json!({"numbr": 1, "number": 80});
+        let (port, unknown) = decode::<Port>(value.clone(), &[], Spelling::Camel);
+        assert_eq!(port, Ok(Port { number: 80 }));
+        assert_eq!(unknown[0].suggestion, Some("number"));
+        assert_eq!(decode_known::<Port>(value, &[]), Ok(Port { number: 80 }));
+        let wrong = decode_known::<Port>(json!({"number": "x"}), &[]);
+        assert_eq!(wrong.unwrap_err().path, [Segment::Key("number".to_owned())]);
+    }
+
+    #[test]
+    fn a_close_name_is_one_or_two_letters_off() {
+        let names = &["hosts", "exportTo", "tls", "number"];
+        for (word, expected) in [
+            ("host", Some("hosts")),
+            ("export_to", Some("exportTo")),
+            ("exprotTo", Some("exportTo")),
+            ("tl", Some("tls")),
+            ("t", None),
+            ("numberrr", Some("number")),
+            ("numberrrr", None),
+        ] {
+            assert_eq!(closest(word, names), expected, "{word}");
+        }
     }
 }

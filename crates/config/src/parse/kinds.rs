@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::decode::{Mismatch, Spelling, Unknown, closest, decode};
+use super::decode::{Mismatch, Spelling, Unknown, closest, decode, decode_known};
 use super::envelope::Scope;
 use super::meta;
 use super::path::Segment;
@@ -156,7 +156,7 @@ fn flat(
 
 /// A Kubernetes kind: what we do not model is dropped without a word.
 fn plain<T: DeserializeOwned + Into<Spec>>(flat: Flat, scope: &mut Scope<'_>) -> Option<Spec> {
-    let (spec, _) = decode::<T>(Value::Object(flat.map), &flat.at, Spelling::Camel);
+    let spec = decode_known::<T>(Value::Object(flat.map), &flat.at);
     let mut mismatch = match spec {
         Ok(spec) => return Some(spec.into()),
         Err(mismatch) => mismatch,
@@ -189,7 +189,7 @@ fn secret(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
             }
         }
     }
-    let (secret, _) = decode::<core::Secret>(Value::Object(root), &[], Spelling::Camel);
+    let secret = decode_known::<core::Secret>(Value::Object(root), &[]);
     match secret {
         Ok(secret) => Some(secret.into()),
         Err(Mismatch { path, .. }) => {
