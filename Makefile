@@ -1,9 +1,9 @@
 # One command for each thing a person wants to do here. The scripts do the work and can be called alone.
 .DEFAULT_GOAL := help
-.PHONY: help demo kube test check fmt lint parity bench side-by-side fuzz clean
+.PHONY: help demo kube test check fmt lint parity bench side-by-side start-side-by-side fuzz clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## the bookshop with real Envoys while the canary's weight changes (DEMO_SECONDS=n ends it)
 	@scripts/prepare demo
@@ -35,6 +35,9 @@ bench: ## what the server costs, and how that grows (BENCH_ARGS="--growth", BENC
 
 side-by-side: ## the same mesh against istiod and ours, where ../shared is there (BENCH_ARGS="--only ours")
 	@scripts/side-by-side $(BENCH_ARGS)
+
+start-side-by-side: ## start to ready and memory on a real API server, beside istiod where ../shared is there
+	@scripts/start-side-by-side $(BENCH_ARGS)
 
 fuzz: ## each fuzz target with libFuzzer for FUZZ_SECONDS (60)
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
