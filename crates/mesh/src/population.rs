@@ -43,6 +43,9 @@ pub(crate) struct Found {
     pub(crate) endpoint: Endpoint,
 }
 
+/// Annotation that says whether the health of a WorkloadEntry is checked.
+const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
+
 /// A workload that may serve any port.
 struct Candidate {
     endpoint: Endpoint,
@@ -236,6 +239,23 @@ impl View<'_> {
         }
     }
 
+    /// Whether an object is no WorkloadEntry whose health is checked and not known to be good. Such a one is as if it were
+    /// not there.
+    pub(crate) fn is_healthy(&self, object: &Object) -> bool {
+        let Some(entry) = object.get::<WorkloadEntry>() else {
+            return true;
+        };
+        let checked = object.meta.annotations.get(HEALTH_CHECKED);
+        let checked = checked.is_some_and(|value| {
+            matches!(&**value, "1" | "t" | "T" | "true" | "True" | "TRUE")
+        });
+        entry.status_healthy == Some(true)
+            || !checked
+            || !self
+                .settings
+                .on("PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS", true)
+    }
+
     fn entry_candidate(&self, object: &Object, entry: &WorkloadEntry) -> Candidate {
         let workload = object
             .meta
@@ -284,7 +304,8 @@ impl View<'_> {
                 continue;
             };
             let candidate = self.entry_candidate(object, entry);
-            if candidate.unusable()
+            if !self.is_healthy(object)
+                || candidate.unusable()
                 || candidate.by_name
                 || !index::selects(&spec.selector, &candidate.endpoint.labels)
             {
@@ -386,6 +407,9 @@ impl View<'_> {
             &[Kind::WorkloadEntry]
         };
         for object in self.selected(namespace, selector, kinds) {
+            if !self.is_healthy(object) {
+                continue;
+            }
             let candidate = if let Some(entry) = object.get::<WorkloadEntry>() {
                 self.entry_candidate(object, entry)
             } else if let Some(pod) = object.get::<Pod>().filter(|pod| view::in_service(pod)) {

@@ -104,6 +104,41 @@ fn a_service_entry_for_a_host_of_kubernetes_adds_endpoints() {
 }
 
 #[test]
+fn a_workload_whose_health_check_fails_is_no_endpoint() {
+    let entries = |annotations: &str, status: &str| {
+        format!(
+            "{{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {{name: vm, namespace: shop}}, spec: {{hosts: [vm.example], \
+             resolution: STATIC, ports: [{{number: 80, name: http, protocol: HTTP}}], workloadSelector: {{labels: {{app: vm}}}}}}}}\n---\n\
+             {{apiVersion: v1, kind: Service, metadata: {{name: vms, namespace: shop}}, spec: {{clusterIP: 10.96.0.3, selector: {{app: vm}}, \
+             ports: [{{name: http, port: 80}}]}}}}\n---\n\
+             {{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {{name: vm-1, namespace: shop, annotations: {annotations}}}, \
+             spec: {{address: 10.0.0.7, labels: {{app: vm}}}}, status: {status}}}"
+        )
+    };
+    let checked = "{proxy.istio.io/health-checks-enabled: 'true'}";
+    let said = |status: &str| format!("{{conditions: [{{type: Other, status: 'True'}}, {{type: Healthy, status: '{status}'}}]}}");
+    let (yes, no, odd) = (said("True"), said("False"), said("Unknown"));
+    for (annotations, status, is_there) in [
+        ("{}", "{}", true),
+        ("{}", &*no, true),
+        (checked, "{}", false),
+        (checked, &no, false),
+        (checked, &odd, false),
+        (checked, &yes, true),
+        ("{proxy.istio.io/health-checks-enabled: 'false'}", &no, true),
+    ] {
+        let world = world(&entries(annotations, status));
+        let case = format!("{annotations} {status}");
+        for (host, port) in [("vm.example", "http"), ("vms.shop.svc.cluster.local", "http")] {
+            let found = endpoints(&world, &id(host, "shop"), port).len();
+            assert_eq!(found, usize::from(is_there), "{host} {case}");
+        }
+        let workload = Reader::new(&world).workload("10.0.0.7");
+        assert_eq!(workload.is_some(), is_there, "{case}");
+    }
+}
+
+#[test]
 fn every_address_of_a_service_entry_repeats_its_endpoints() {
     let world = world(
         "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: e, namespace: shop}, spec: {hosts: [e.example], \

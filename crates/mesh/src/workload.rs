@@ -62,7 +62,8 @@ impl World {
         let objects = self
             .index
             .at(address)
-            .filter_map(|key| self.snapshot.get(key));
+            .filter_map(|key| self.snapshot.get(key))
+            .filter(|object| self.view().is_healthy(object));
         let object = objects.min_by_key(|object| {
             let pod = object.get::<Pod>();
             (

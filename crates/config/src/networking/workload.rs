@@ -13,6 +13,9 @@ api! {
         pub locality: String,
         pub weight: u32,
         pub service_account: String,
+        /// What its health check last said; from `status`, which users do not write.
+        #[serde(skip_deserializing)]
+        pub status_healthy: Option<bool>,
     }
 }
 

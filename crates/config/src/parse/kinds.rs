@@ -8,7 +8,7 @@ use super::envelope::Scope;
 use super::meta;
 use super::path::Segment;
 use crate::kind::Kind;
-use crate::networking::{ServiceEntry, ServiceEntryAddress};
+use crate::networking::{ServiceEntry, ServiceEntryAddress, WorkloadEntry};
 use crate::object::Spec;
 use crate::{base64, core};
 
@@ -45,7 +45,7 @@ pub(super) fn read(
         Kind::DestinationRule => strict::<crate::networking::DestinationRule>(root, scope),
         Kind::Gateway => strict::<crate::networking::Gateway>(root, scope),
         Kind::Sidecar => strict::<crate::networking::Sidecar>(root, scope),
-        Kind::WorkloadEntry => strict::<crate::networking::WorkloadEntry>(root, scope),
+        Kind::WorkloadEntry => workload_entry(root, scope),
         Kind::WorkloadGroup => strict::<crate::networking::WorkloadGroup>(root, scope),
         Kind::EnvoyFilter => strict::<crate::networking::EnvoyFilter>(root, scope),
         Kind::ProxyConfig => strict::<crate::networking::ProxyConfig>(root, scope),
@@ -88,7 +88,7 @@ fn typed_spec<T: DeserializeOwned>(
     spec.map_err(|mismatch| scope.mismatch(mismatch)).ok()
 }
 
-/// The one Istio kind whose status matters: it holds the addresses that a controller allocated.
+/// Its status matters: it holds the addresses that a controller allocated.
 fn service_entry(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
     let addresses = root
         .get_mut("status")
@@ -105,6 +105,27 @@ fn service_entry(mut root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<
             Err(mismatch) => scope.warning("invalid-value", &mismatch.path, mismatch.reason),
         }
     }
+    Some(entry.into())
+}
+
+/// Its status matters: it holds what the health check of the workload last said. Of a condition that is neither true nor
+/// false nothing is known.
+fn workload_entry(root: Map<String, Value>, scope: &mut Scope<'_>) -> Option<Spec> {
+    let conditions = root
+        .get("status")
+        .and_then(|status| status.get("conditions"))
+        .and_then(Value::as_array);
+    let healthy = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Healthy")
+        .and_then(|condition| match condition["status"].as_str() {
+            Some("True") => Some(true),
+            Some("False") => Some(false),
+            _ => None,
+        });
+    let mut entry = typed_spec::<WorkloadEntry>(root, scope)?;
+    entry.status_healthy = healthy;
     Some(entry.into())
 }
 
