@@ -4,14 +4,17 @@ mod whole;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http::uri::PathAndQuery;
 use pilotfish_protos::envoy::config::cluster::v3::Cluster;
 use pilotfish_protos::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
+use pilotfish_protos::envoy::config::core::v3::address::Address as AddressKind;
 use pilotfish_protos::envoy::config::core::v3::{Locality, Node};
 use pilotfish_protos::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use pilotfish_protos::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use pilotfish_protos::envoy::config::listener::v3::{Listener, filter};
 use pilotfish_protos::envoy::config::route::v3::RouteConfiguration;
 use pilotfish_protos::envoy::extensions::filters::network::http_connection_manager::v3::{
@@ -19,10 +22,11 @@ use pilotfish_protos::envoy::extensions::filters::network::http_connection_manag
 };
 use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use pilotfish_protos::google::protobuf::{self, Struct, value::Kind};
+use pilotfish_protos::google::rpc::Status;
 use prost::Message;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tokiostream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming};
 
 /// How long one answer may take.
@@ -45,8 +49,92 @@ pub type Resources = BTreeMap<(&'static str, String), Vec<u8>>;
 pub struct Connected {
     /// What it was given.
     pub resources: Resources,
-    _stream: Stream,
+    stream: Stream,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Connected {
+    /// Says how the workload beside the proxy is, as an agent does: what is wrong, or nothing.
+    pub fn report(&self, problem: Option<&str>) -> Result<()> {
+        let request = DiscoveryRequest {
+            type_url: "type.googleapis.com/istio.v1.HealthInformation".to_owned(),
+            error_detail: problem.map(|problem| Status {
+                message: problem.to_owned(),
+                ..Status::default()
+            }),
+            ..DiscoveryRequest::default()
+        };
+        let sent = self.runtime.block_on(self.stream.requests.send(request));
+        sent.context("the stream has ended")
+    }
+}
+
+/// A proxy that follows the endpoints of one cluster until it is dropped.
+pub struct Follower {
+    seen: Arc<Mutex<Vec<Vec<String>>>>,
     _runtime: tokio::runtime::Runtime,
+}
+
+impl Follower {
+    /// The addresses that it was given, each time it was given any, oldest first.
+    pub fn seen(&self) -> Vec<Vec<String>> {
+        let seen = self.seen.lock();
+        seen.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Follows the endpoints of a cluster.
+pub fn follow(address: SocketAddr, node: &Value, cluster: &str) -> Result<Follower> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let seen: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
+    let mut stream = runtime.block_on(Stream::open(address, node))?;
+    let kind = "endpoint.v3.ClusterLoadAssignment";
+    let wanted = vec![cluster.to_owned()];
+    let history = Arc::clone(&seen);
+    runtime.spawn(async move {
+        let asked = request(&mut None, kind, wanted.clone());
+        stream.requests.send(asked).await?;
+        while let Some(response) = stream.responses.message().await? {
+            let mut ack = request(&mut None, kind, wanted.clone());
+            if response.type_url != ack.type_url {
+                ack.resource_names.clear();
+            }
+            for any in &response.resources {
+                if response.type_url == ack.type_url {
+                    let given = addresses(&ClusterLoadAssignment::decode(&*any.value)?);
+                    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+                    history.push(given);
+                }
+            }
+            ack.type_url = response.type_url;
+            ack.version_info = response.version_info;
+            ack.response_nonce = response.nonce;
+            stream.requests.send(ack).await?;
+        }
+        anyhow::Ok(())
+    });
+    Ok(Follower {
+        seen,
+        _runtime: runtime,
+    })
+}
+
+fn addresses(assignment: &ClusterLoadAssignment) -> Vec<String> {
+    let places = assignment.endpoints.iter();
+    let all = places.flat_map(|place| &place.lb_endpoints);
+    let address = all.filter_map(|endpoint| match &endpoint.host_identifier {
+        Some(HostIdentifier::Endpoint(endpoint)) => endpoint.address.as_ref()?.address.as_ref(),
+        _ => None,
+    });
+    address
+        .filter_map(|address| match address {
+            AddressKind::SocketAddress(socket) => Some(socket.address.clone()),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Everything that the proxy with this node is given: clusters, endpoints, listeners and routes.
@@ -118,8 +206,8 @@ pub fn connect(address: SocketAddr, node: &Value) -> Result<Connected> {
     })?;
     Ok(Connected {
         resources,
-        _stream: stream,
-        _runtime: runtime,
+        stream: stream,
+        runtime,
     })
 }
 

@@ -8,8 +8,7 @@ use crate::report::Report;
 use crate::scene::Scene;
 
 /// Kinds that are read and kept but change nothing a proxy is given.
-const UNTRANSLATED: [Kind; 8] = [
-    Kind::WorkloadGroup,
+const UNTRANSLATED: [Kind; 7] = [
     Kind::EnvoyFilter,
     Kind::ProxyConfig,
     Kind::RequestAuthentication,

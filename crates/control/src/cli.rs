@@ -32,6 +32,10 @@ Environment:
   PILOT_MAX_REQUESTS_PER_SECOND=0 New streams a second; 0: as fast as the last ones could be configured
   PILOT_XDS_SEND_TIMEOUT=30s      A proxy that takes nothing of what is sent for so long is cut off
   PILOT_FLOW_CONTROL_TIMEOUT=15s  How long a push waits for the answer to the last one of its type
+  PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION=true  false: nobody is registered by a WorkloadGroup
+  PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS=true  false: what agents say of the health of workloads is not used
+  PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=10s  How long a workload that registered itself may be away before it is removed
+  ISTIO_WORKLOAD_ENTRY_VALIDATE_IDENTITY=true  false: anybody may register any workload
   GRPC_KEEPALIVE_INTERVAL=30s     Idle time before a connection is probed (--keepalive-interval)
   GRPC_KEEPALIVE_TIMEOUT=10s      How long a probe may go unanswered (--keepalive-timeout)
   ISTIO_GPRC_MAXSTREAMS=100000    Streams in all
@@ -197,8 +201,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = CLUSTER)]
     pub(crate) namespaces: Vec<String>,
     /// What is written to the cluster, comma-separated: addresses (of hosts of ServiceEntries, into their status), findings
-    /// (what is wrong with an object, into its status) and events (the same as Events); none [default:
-    /// $PILOTFISH_KUBE_WRITES or addresses,findings,events]
+    /// (what is wrong with an object, into its status), events (the same as Events) and workloads (WorkloadEntries of proxies
+    /// that register themselves, and their health); none [default: $PILOTFISH_KUBE_WRITES or
+    /// addresses,findings,events,workloads]
     #[arg(long, value_name = "WHAT", help_heading = CLUSTER)]
     pub(crate) kube_writes: Option<String>,
     /// Whether replicas agree by a Lease which of them writes; false only if there is no other [default:

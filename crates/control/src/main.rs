@@ -32,6 +32,7 @@ mod serve;
 mod settings;
 mod tls;
 mod version;
+mod workloads;
 mod writer;
 
 #[cfg(target_os = "linux")]

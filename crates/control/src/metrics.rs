@@ -44,6 +44,16 @@ impl Count {
     }
 }
 
+/// What became of workloads that register themselves.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Registrations {
+    pub(crate) made: Count,
+    pub(crate) updated: Count,
+    pub(crate) left: Count,
+    pub(crate) removed: Count,
+    pub(crate) failed: Count,
+}
+
 impl EncodeMetric for Count {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
@@ -178,6 +188,7 @@ pub(crate) struct Metrics {
     pub(crate) watches: Gauge,
     pub(crate) watches_down: Gauge,
     pub(crate) leader: Gauge,
+    pub(crate) registrations: Registrations,
     writes: Sums,
     write_failures: Sums,
 }
@@ -378,6 +389,38 @@ impl Metrics {
                 "What could not be written to the cluster, by sort; most is tried again",
                 Sums::default(),
             ),
+            registrations: Registrations {
+                made: add(
+                    r,
+                    "auto_registration_success_total",
+                    "WorkloadEntries that were made for proxies",
+                    Count::default(),
+                ),
+                updated: add(
+                    r,
+                    "auto_registration_updates_total",
+                    "WorkloadEntries whose proxies came back",
+                    Count::default(),
+                ),
+                left: add(
+                    r,
+                    "auto_registration_unregister_total",
+                    "WorkloadEntries whose proxies left",
+                    Count::default(),
+                ),
+                removed: add(
+                    r,
+                    "auto_registration_deletes_total",
+                    "WorkloadEntries that were removed since their proxies did not come back",
+                    Count::default(),
+                ),
+                failed: add(
+                    r,
+                    "auto_registration_errors_total",
+                    "Registrations that were refused, and requests about them that failed; the latter are made again",
+                    Count::default(),
+                ),
+            },
             invalid: add(
                 r,
                 "pilotfish_diagnostics",

@@ -5,7 +5,7 @@
 //! generation that heals what an audit found wrong, which has the snapshot of the one before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use pilotfish_analysis::Analyzer;
@@ -16,7 +16,8 @@ pub(crate) use pilotfish_engine::{Audit, Cost, Difference};
 use pilotfish_engine::{Engine, ProxyFacts};
 use pilotfish_mesh::World;
 use pilotfish_protos::envoy::config::core::v3::Node;
-use pilotfish_xds::{Configuration, Generation, Peer, TypeUrl, View};
+use pilotfish_writers::workloads;
+use pilotfish_xds::{Configuration, Generation, Health, Peer, TypeUrl, View};
 use tokio::sync::watch;
 
 use crate::guard;
@@ -26,6 +27,7 @@ use crate::nodes::Nodes;
 use crate::pushes::History;
 use crate::readiness::Readiness;
 use crate::settings::Treatment;
+use crate::workloads::{Enrolled, Workloads};
 
 /// What is missing until the first snapshot is derived.
 pub(crate) const FIRST_SNAPSHOT: &str = "the first snapshot to be built";
@@ -42,6 +44,10 @@ pub(crate) struct Plane {
     input_diagnostics: ArcSwap<Vec<Diagnostic>>,
     /// What cannot be written to the cluster.
     write_diagnostics: ArcSwap<Vec<Diagnostic>>,
+    /// What cannot be done for workloads that register themselves.
+    workload_diagnostics: ArcSwap<Vec<Diagnostic>>,
+    /// Who registers workloads, if anybody does.
+    workloads: OnceLock<Workloads>,
     /// What is wrong with the mesh as a whole, as of when somebody last asked. Pushes never wait for it.
     analyzer: Mutex<Analyzer>,
     /// How often anything came in.
@@ -51,6 +57,14 @@ pub(crate) struct Plane {
     pub(crate) metrics: Arc<Metrics>,
     nodes: Arc<Nodes>,
     treatment: Treatment,
+}
+
+/// A connected proxy.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    engine: pilotfish_engine::Proxy,
+    /// The workload that it stands for; lets go of it when dropped.
+    enrolled: Option<Enrolled>,
 }
 
 /// What applying a change did.
@@ -78,6 +92,8 @@ impl Plane {
             applying: Mutex::default(),
             input_diagnostics: ArcSwap::default(),
             write_diagnostics: ArcSwap::default(),
+            workload_diagnostics: ArcSwap::default(),
+            workloads: OnceLock::new(),
             analyzer: Mutex::default(),
             inputs: AtomicU64::new(0),
             readiness,
@@ -91,8 +107,7 @@ impl Plane {
     /// Whether the peer has proved to be the proxy it says it is. One that has proved to be another is refused.
     fn is_verified(&self, facts: &ProxyFacts, peer: &Peer) -> Result<bool, tonic::Status> {
         let Some(identity) = peer.extensions.get::<Identity>() else {
-            let local = peer.address.is_some_and(|a| a.ip().is_loopback());
-            return Ok(self.treatment.trust_local && local);
+            return Ok(self.is_trusted(peer));
         };
         let account = facts.service_account();
         if *identity.namespace != *facts.namespace()
@@ -106,6 +121,24 @@ impl Plane {
             )));
         }
         Ok(true)
+    }
+
+    /// Who the peer has proved to be, or is believed to be.
+    fn proof(&self, facts: &ProxyFacts, peer: &Peer) -> workloads::Identity {
+        let (namespace, account) = match peer.extensions.get::<Identity>() {
+            Some(identity) => (&*identity.namespace, &*identity.service_account),
+            None if self.is_trusted(peer) => (facts.namespace(), facts.service_account()),
+            None => return workloads::Identity::Unproven,
+        };
+        workloads::Identity::Proven {
+            namespace: namespace.to_owned(),
+            account: account.to_owned(),
+        }
+    }
+
+    /// Whether whoever connects from there is who it says it is.
+    fn is_trusted(&self, peer: &Peer) -> bool {
+        self.treatment.trust_local && peer.address.is_some_and(|a| a.ip().is_loopback())
     }
 
     /// Derives the state of the mesh from a snapshot and wakes connections. Only the writer calls this.
@@ -170,6 +203,19 @@ impl Plane {
         }
     }
 
+    /// Replaces what cannot be done for workloads that register themselves.
+    pub(crate) fn set_workload_diagnostics(&self, diagnostics: Vec<Diagnostic>) {
+        if **self.workload_diagnostics.load() != diagnostics {
+            self.workload_diagnostics.store(Arc::new(diagnostics));
+            self.inputs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Who registers workloads from now on; without, nobody does. Only the first one counts.
+    pub(crate) fn register_workloads(&self, workloads: Workloads) {
+        let _ = self.workloads.set(workloads);
+    }
+
     /// What is said about a push that the loss guard holds back now.
     pub(crate) fn held_back(&self) -> Option<Diagnostic> {
         let all = self.input_diagnostics.load();
@@ -204,6 +250,7 @@ impl Plane {
         drop(analyzer);
         all.extend(self.input_diagnostics.load().iter().cloned());
         all.extend(self.write_diagnostics.load().iter().cloned());
+        all.extend(self.workload_diagnostics.load().iter().cloned());
         all.sort_unstable();
         all.dedup();
         all
@@ -211,7 +258,7 @@ impl Plane {
 }
 
 impl Configuration for Plane {
-    type Proxy = pilotfish_engine::Proxy;
+    type Proxy = Proxy;
 
     fn connect(&self, node: &Node, peer: &Peer) -> Result<Self::Proxy, tonic::Status> {
         // While stopping, streams that are open are drained; new ones belong to another replica.
@@ -225,21 +272,36 @@ impl Configuration for Plane {
         } else {
             facts
         };
+        let enrolled = match self.workloads.get() {
+            Some(workloads) => {
+                workloads.enrol(&facts, self.proof(&facts, peer), &self.snapshot())?
+            }
+            None => None,
+        };
         let facts = if peer.incremental && !self.treatment.whole_tables {
             facts.with_hosts_apart()
         } else {
             facts
         };
         self.nodes.announce(node);
-        Ok(self.engine.connect(facts))
+        Ok(Proxy {
+            engine: self.engine.connect(facts),
+            enrolled,
+        })
     }
 
     fn view(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> View {
-        self.engine.view(proxy, type_url)
+        self.engine.view(&mut proxy.engine, type_url)
     }
 
     fn view_at_hand(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> Option<View> {
-        self.engine.view_at_hand(proxy, type_url)
+        self.engine.view_at_hand(&mut proxy.engine, type_url)
+    }
+
+    fn reported(&self, proxy: &mut Self::Proxy, health: Health) {
+        if let Some(enrolled) = &proxy.enrolled {
+            enrolled.reported(health);
+        }
     }
 
     fn generation(&self) -> watch::Receiver<Generation> {

@@ -91,9 +91,14 @@ impl Desk {
         shown
     }
 
+    /// Whether this replica is the one that writes.
+    pub(crate) fn leads(&self) -> bool {
+        self.shown().leader
+    }
+
     /// Brings the metrics up to date.
     pub(crate) fn count(&self, metrics: &Metrics) {
-        metrics.leader.set(i64::from(self.shown().leader));
+        metrics.leader.set(i64::from(self.leads()));
     }
 }
 

@@ -27,6 +27,7 @@ use crate::scribe::{Desk, Judgement, Scribe};
 use crate::settings::{Push, Settings};
 use crate::tls::{self, Certificate};
 use crate::version;
+use crate::workloads::Workloads;
 use crate::writer::{Input, Origin, Writer};
 
 /// How long nothing may happen before the configuration is analysed: while changes come in, pushes have the processor.
@@ -86,10 +87,12 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     vital.spawn(Writer::new(Arc::clone(&plane), &plan, started).run(received));
     start_sources(&settings, &inputs, &mut vital)?;
     let mut serving = JoinSet::new();
+    let (mut registry, leader) = (None, desk.clone());
     if let (Some(cluster), Some(status)) = (cluster, kubernetes) {
         let link = cluster
             .start(status, register.clone(), &inputs, &mut vital)
             .await?;
+        registry = Some(link.clone());
         if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {
             let scribe = Scribe {
                 link,
@@ -103,6 +106,13 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
             let told = stop.told.subscribe();
             serving.spawn(async move { scribe.run(&namespace, &revision, told).await });
         }
+    }
+    if settings.enrolment.registers || settings.enrolment.checks_health {
+        let metrics = Arc::clone(&plane.metrics);
+        let workloads = Workloads::new(settings.enrolment.clone(), &settings.namespace, metrics);
+        plane.register_workloads(workloads.clone());
+        let (plane, inputs, told) = (Arc::clone(&plane), inputs.clone(), stop.told.subscribe());
+        serving.spawn(workloads.run(plane, registry, leader, inputs, told));
     }
     let nodes = Arc::clone(&pages.nodes);
     vital.spawn(report(Arc::clone(&plane), nodes, register, judgement));

@@ -16,6 +16,7 @@ use crate::guard::Guard;
 use crate::kubernetes::Kubernetes;
 use crate::logging::Levels;
 use crate::scribe::Writing;
+use crate::workloads::Enrolment;
 use crate::writer::{Origin, Plan};
 
 /// Where istiod looks for its mesh configuration if it is not told; used if the file is there.
@@ -24,6 +25,9 @@ const MESH_NETWORKS: &str = "./etc/istio/config/meshNetworks";
 
 /// Long enough for objects that are applied together, too short to be felt.
 const FIRST_CHANGE_WAIT: Duration = Duration::from_millis(5);
+
+/// The name, among what is written, of workloads that register themselves.
+const WORKLOADS: &str = "workloads";
 
 /// Variables that [`Settings::resolve`] reads itself.
 const VARIABLES: &[&str] = &[
@@ -34,6 +38,8 @@ const VARIABLES: &[&str] = &[
     "PILOT_MAX_REQUESTS_PER_SECOND",
     "PILOT_XDS_SEND_TIMEOUT",
     "PILOT_FLOW_CONTROL_TIMEOUT",
+    "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION",
+    "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
 ];
 
 /// What a server is to do.
@@ -45,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) namespace: String,
     /// What this replica is called.
     pub(crate) instance: String,
+    /// What is done about workloads that register themselves.
+    pub(crate) enrolment: Enrolment,
     /// The cluster to read; there is one, or a directory.
     pub(crate) kubernetes: Option<Kubernetes>,
     pub(crate) mesh_config: Option<PathBuf>,
@@ -217,7 +225,12 @@ impl Settings {
             ..standard
         };
         let namespace = namespace.unwrap_or_else(|| "istio-system".to_owned());
-        let writing = writing(args.kube_writes.as_deref(), args.leader_election, env)?;
+        let (writing, writes_workloads) =
+            writing(args.kube_writes.as_deref(), args.leader_election, env)?;
+        let max_connection_age = args
+            .max_connection_age
+            .and_then(|age| some_if_set(age.get()));
+        let enrolment = enrolment(!in_cluster || writes_workloads, max_connection_age, env)?;
         let kubernetes = access.map(|access| Kubernetes {
             access,
             only: only(args.namespaces, &namespace),
@@ -250,9 +263,7 @@ impl Settings {
                 .time("PILOT_FLOW_CONTROL_TIMEOUT", Duration::from_secs(15))?,
             keepalive_interval: flag_or(args.keepalive_interval, "GRPC_KEEPALIVE_INTERVAL", 30)?,
             keepalive_timeout: flag_or(args.keepalive_timeout, "GRPC_KEEPALIVE_TIMEOUT", 10)?,
-            max_connection_age: args
-                .max_connection_age
-                .and_then(|age| some_if_set(age.get())),
+            max_connection_age,
             max_streams: env.number("ISTIO_GPRC_MAXSTREAMS", 100_000)?,
             max_request_bytes: env.number("ISTIO_GPRC_MAXRECVMSGSIZE", 4 << 20)?,
         };
@@ -282,6 +293,7 @@ impl Settings {
             config_dirs: args.config_dir,
             namespace,
             instance: env.text("POD_NAME").unwrap_or("pilotfish").to_owned(),
+            enrolment,
             kubernetes,
             mesh_config,
             mesh_networks,
@@ -322,19 +334,39 @@ fn only(mut given: Vec<String>, own: &str) -> Vec<String> {
     given
 }
 
-/// What is written to the cluster.
+/// What is done about workloads that register themselves.
+fn enrolment(
+    is_wanted: bool,
+    max_connection_age: Option<Duration>,
+    env: &Environment,
+) -> Result<Enrolment> {
+    let is_on = |name| Ok::<_, anyhow::Error>(env.bool(name, true)? && is_wanted);
+    let host = env.text("POD_NAME").or(env.text("HOSTNAME"));
+    Ok(Enrolment {
+        registers: is_on("PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION")?,
+        checks_health: is_on("PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS")?,
+        validates: env.bool("ISTIO_WORKLOAD_ENTRY_VALIDATE_IDENTITY", true)?,
+        grace: env.time("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD", Duration::from_secs(10))?,
+        max_connection_age,
+        pod: env.text("POD_NAME").map(str::to_owned),
+        host: host.unwrap_or("pilotfish").to_owned(),
+    })
+}
+
+/// What is written to the cluster by whoever leads, and whether workloads that register themselves are written by all.
 fn writing(
     parts: Option<&str>,
     leader_election: Option<bool>,
     env: &Environment,
-) -> Result<Option<Writing>> {
-    let all = Part::ALL.map(Part::name).join(",");
+) -> Result<(Option<Writing>, bool)> {
+    let all = format!("{},{WORKLOADS}", Part::ALL.map(Part::name).join(","));
     let wanted = parts.or(env.text("PILOTFISH_KUBE_WRITES")).unwrap_or(&all);
     let names = wanted.split(',').map(str::trim);
-    let mut parts = Vec::new();
+    let (mut parts, mut workloads) = (Vec::new(), false);
     for name in names.filter(|name| !name.is_empty() && *name != "none") {
         match Part::ALL.into_iter().find(|part| part.name() == name) {
             Some(part) => parts.push(part),
+            None if name == WORKLOADS => workloads = true,
             None => {
                 bail!("--kube-writes {wanted}: {name:?} is unknown; choose from {all}, or none")
             }
@@ -347,11 +379,12 @@ fn writing(
     let standard = pilotfish_writers::Timing::default();
     let duration = env.time("PILOTFISH_LEASE_DURATION", standard.duration())?;
     let host = env.text("POD_NAME").or(env.text("HOSTNAME"));
-    Ok((!parts.is_empty()).then(|| Writing {
+    let writing = (!parts.is_empty()).then(|| Writing {
         parts,
         lease: election.then(|| pilotfish_writers::Timing::new(duration)),
         host: host.unwrap_or("pilotfish").to_owned(),
-    }))
+    });
+    Ok((writing, workloads))
 }
 
 /// How much may be lost at once.

@@ -25,6 +25,8 @@ pub(crate) enum Origin {
     Files,
     /// A Kubernetes cluster.
     Kubernetes,
+    /// Proxies that registered their workloads, and have no cluster to be registered in. Never waited for.
+    Workloads,
 }
 
 impl Origin {
@@ -32,6 +34,7 @@ impl Origin {
         match self {
             Self::Files => "directories",
             Self::Kubernetes => "Kubernetes",
+            Self::Workloads => "registered workloads",
         }
     }
 
@@ -40,6 +43,7 @@ impl Origin {
         match self {
             Self::Files => "the configuration directories to be read",
             Self::Kubernetes => "the objects of the cluster to be read",
+            Self::Workloads => "workloads to be registered",
         }
     }
 
@@ -48,6 +52,7 @@ impl Origin {
         match self {
             Self::Files => "the mesh configuration to be read",
             Self::Kubernetes => "the mesh configuration of the cluster to be read",
+            Self::Workloads => "the mesh configuration of workloads",
         }
     }
 }
@@ -129,9 +134,16 @@ impl Writer {
                 })
                 .collect()
         };
+        let mut objects: BTreeMap<Origin, Feed> = feeds(&plan.objects, "");
+        let mesh = feeds(&plan.mesh, " (mesh settings)");
+        let registered = Feed {
+            id: store.register(Origin::Workloads.name()),
+            synced: true,
+        };
+        objects.insert(Origin::Workloads, registered);
         Self {
-            objects: feeds(&plan.objects, ""),
-            mesh: feeds(&plan.mesh, " (mesh settings)"),
+            objects,
+            mesh,
             store,
             plane,
             debouncer: Debouncer::new(plan.debounce),

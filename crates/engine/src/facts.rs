@@ -60,6 +60,12 @@ pub struct ProxyFacts {
     pub(crate) server_files: CertificateFiles,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) service_account: Text,
+    /// The WorkloadGroup that its workload is to be registered by; empty if none.
+    pub(crate) register_group: Text,
+    /// The WorkloadEntry that is its workload's; empty if it says nothing.
+    pub(crate) workload_entry: Text,
+    /// It takes connections through HBONE.
+    pub(crate) tunnel: bool,
     pub(crate) verified: bool,
     pub(crate) is_envoy: bool,
     pub(crate) hosts_apart: bool,
@@ -317,6 +323,9 @@ impl ProxyFacts {
                 d => d,
             }),
             service_account: get("SERVICE_ACCOUNT")?.unwrap_or_default(),
+            register_group: get("AUTO_REGISTER_GROUP")?.unwrap_or_default(),
+            workload_entry: get("WORKLOAD_ENTRY")?.unwrap_or_default(),
+            tunnel: yes(get("ENABLE_HBONE")?),
             verified: false,
             is_envoy: get("GENERATOR")?.is_none()
                 && (node.user_agent_name == "envoy" || get("ISTIO_VERSION")?.is_some()),
@@ -347,6 +356,47 @@ impl ProxyFacts {
     /// The service account it says it runs as; empty if it says nothing.
     pub fn service_account(&self) -> &str {
         &self.service_account
+    }
+
+    /// The WorkloadGroup that its workload is to be registered by; empty if none.
+    pub fn register_group(&self) -> &str {
+        &self.register_group
+    }
+
+    /// The WorkloadEntry that is its workload's; empty if it says nothing.
+    pub fn workload_entry(&self) -> &str {
+        &self.workload_entry
+    }
+
+    /// Whether it takes connections through HBONE.
+    pub fn has_tunnel(&self) -> bool {
+        self.tunnel
+    }
+
+    /// Its addresses; there is one at least.
+    pub fn addresses(&self) -> &[Text] {
+        &self.addresses
+    }
+
+    /// Its network; empty if it says nothing.
+    pub fn network(&self) -> &str {
+        &self.network
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> &BTreeMap<Text, Text> {
+        &self.labels
+    }
+
+    /// Its place, if it says any.
+    pub fn locality(&self) -> Option<&Locality> {
+        self.locality.as_ref()
+    }
+
+    /// Whether its agent checks the health of its workload.
+    pub fn checks_health(&self) -> bool {
+        let config = self.config.as_ref();
+        config.is_some_and(|config| config.readiness_probe.is_some())
     }
 
     /// The node id.

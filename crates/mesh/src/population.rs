@@ -246,9 +246,8 @@ impl View<'_> {
             return true;
         };
         let checked = object.meta.annotations.get(HEALTH_CHECKED);
-        let checked = checked.is_some_and(|value| {
-            matches!(&**value, "1" | "t" | "T" | "true" | "True" | "TRUE")
-        });
+        let checked = checked
+            .is_some_and(|value| matches!(&**value, "1" | "t" | "T" | "true" | "True" | "TRUE"));
         entry.status_healthy == Some(true)
             || !checked
             || !self

@@ -116,7 +116,11 @@ fn a_workload_whose_health_check_fails_is_no_endpoint() {
         )
     };
     let checked = "{proxy.istio.io/health-checks-enabled: 'true'}";
-    let said = |status: &str| format!("{{conditions: [{{type: Other, status: 'True'}}, {{type: Healthy, status: '{status}'}}]}}");
+    let said = |status: &str| {
+        format!(
+            "{{conditions: [{{type: Other, status: 'True'}}, {{type: Healthy, status: '{status}'}}]}}"
+        )
+    };
     let (yes, no, odd) = (said("True"), said("False"), said("Unknown"));
     for (annotations, status, is_there) in [
         ("{}", "{}", true),
@@ -129,7 +133,10 @@ fn a_workload_whose_health_check_fails_is_no_endpoint() {
     ] {
         let world = world(&entries(annotations, status));
         let case = format!("{annotations} {status}");
-        for (host, port) in [("vm.example", "http"), ("vms.shop.svc.cluster.local", "http")] {
+        for (host, port) in [
+            ("vm.example", "http"),
+            ("vms.shop.svc.cluster.local", "http"),
+        ] {
             let found = endpoints(&world, &id(host, "shop"), port).len();
             assert_eq!(found, usize::from(is_there), "{host} {case}");
         }

@@ -41,7 +41,7 @@ pub use mesh::{MeshMaps, watch_mesh};
 pub use standings::Register;
 pub use status::{State, Status, WatchStatus};
 use wire::Fault;
-pub use write::{Refusal, path};
+pub use write::{Refusal, collection, path};
 
 /// How often it is looked whether a watch has been down for too long.
 const TICK: Duration = Duration::from_secs(2);

@@ -2,7 +2,8 @@
 //! them, requests are made elsewhere.
 //!
 //! A [`Writer`] is a function from a [`View`] to what it wants written and is not there yet. A [`Ledger`] decides what is
-//! written next and what follows from a failure. A [`Candidate`] decides who writes at all.
+//! written next and what follows from a failure. A [`Candidate`] decides who writes at all. A [`workloads::Registrar`] looks
+//! after the entries of the workloads that are connected to this replica, whoever leads.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 #![cfg_attr(
     test,
@@ -18,6 +19,7 @@ mod findings;
 mod lease;
 mod ledger;
 mod rules;
+pub mod workloads;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -46,6 +46,13 @@ pub const RULES: &[Rule] = &[
         ],
         verbs: &["patch"],
     },
+    // Entries of workloads that register themselves.
+    Rule {
+        scope: Scope::Cluster,
+        group: "networking.istio.io",
+        resources: &["workloadentries"],
+        verbs: &["create", "patch", "delete"],
+    },
     Rule {
         scope: Scope::Cluster,
         group: "security.istio.io",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pilotfish_protos::envoy::config::core::v3::Node;
 use tokio::sync::watch;
 
+use crate::health::Health;
 use crate::resource::View;
 use crate::session::{Generation, Rejection};
 use crate::type_url::TypeUrl;
@@ -29,7 +30,7 @@ pub struct Peer {
     reason = "the names document what an implementation gets"
 )]
 pub trait Configuration: Send + Sync + 'static {
-    /// A connected proxy as translation sees it.
+    /// A connected proxy as translation sees it. Dropped when its stream has ended, or is refused.
     type Proxy: Send + 'static;
 
     /// Admits a proxy by its first request. `Unavailable` while the configuration is not complete (a proxy must keep
@@ -44,6 +45,9 @@ pub trait Configuration: Send + Sync + 'static {
     fn view_at_hand(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> Option<View> {
         None
     }
+
+    /// The agent of a proxy says how the workload beside it is. Must not block.
+    fn reported(&self, proxy: &mut Self::Proxy, health: Health) {}
 
     /// Rises after every change. A view may be newer than the generation read before it, never older.
     fn generation(&self) -> watch::Receiver<Generation>;

@@ -11,6 +11,7 @@ use prost::Message as _;
 
 use crate::bundle::Bundle;
 use crate::frame::{Bundles, Frames, delta_response, whole};
+use crate::health::Health;
 use crate::nonce::Nonce;
 use crate::question::{Answer, Question};
 use crate::resource::{Version, View};
@@ -38,6 +39,10 @@ impl Protocol for Session {
 
     fn node(request: &DeltaDiscoveryRequest) -> Option<&Node> {
         request.node.as_ref()
+    }
+
+    fn health(request: &DeltaDiscoveryRequest) -> Option<Health> {
+        Health::of(&request.type_url, request.error_detail.as_ref())
     }
 
     fn question(request: &DeltaDiscoveryRequest) -> Option<Question> {

@@ -11,6 +11,7 @@ use pilotfish_protos::envoy::config::core::v3::Node;
 
 use crate::bundle::Pool;
 use crate::frame::Frames;
+use crate::health::Health;
 use crate::nonce::{Nonce, Nonces};
 use crate::question::{Answer, Question};
 use crate::type_url::TypeUrl;
@@ -273,6 +274,9 @@ pub trait Protocol: Send + 'static {
 
     /// The node that a request names.
     fn node(request: &Self::Request) -> Option<&Node>;
+
+    /// What a request reports, if it is one that reports. Such a request is not given to `on_request`.
+    fn health(request: &Self::Request) -> Option<Health>;
 
     /// What a request asks, if it is one that is answered once. Such a request is not given to `on_request`.
     fn question(request: &Self::Request) -> Option<Question>;

@@ -16,6 +16,7 @@ use tonic::Status;
 
 use crate::configuration::{Configuration, Peer, Push};
 use crate::connection::Connection;
+use crate::health::Health;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::question::Question;
@@ -59,6 +60,10 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     };
     // A service that carries one type has no questions.
     let aggregated = only.is_none();
+    let (first, early) = match first {
+        Ok((first, early)) => (Ok(first), early),
+        Err(status) => (Err(status), None),
+    };
     let question = first.as_ref().ok().and_then(P::question);
     if let Some(question) = question.filter(|_| aggregated) {
         let asked = inquire::<C, P>(&shared, &mut inbound, &outbound, &peer, question).await;
@@ -69,15 +74,18 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         outbound.end(status);
         return;
     }
-    let (first, node_id, proxy) = match first.and_then(|first| admit::<C, P>(&shared, first, &peer))
-    {
-        Ok(admitted) => admitted,
-        Err(status) => {
-            shared.observer.refused(&status);
-            outbound.end(status);
-            return;
-        }
-    };
+    let (first, node_id, mut proxy) =
+        match first.and_then(|first| admit::<C, P>(&shared, first, &peer)) {
+            Ok(admitted) => admitted,
+            Err(status) => {
+                shared.observer.refused(&status);
+                outbound.end(status);
+                return;
+            }
+        };
+    if let Some(health) = early.filter(|_| aggregated) {
+        shared.config.reported(&mut proxy, health);
+    }
     let id = shared.next_id();
     let session = P::new(shared.limits.session(
         shared.stream_nonce(id),
@@ -142,22 +150,30 @@ async fn gone(outbound: &Outbound) {
     }
 }
 
-/// Waits for its turn, then for the first request.
+/// Waits for its turn, then for the first request; and what was reported before it, since agents may be faster than their
+/// proxies.
 async fn first_request<C: Configuration, P: Protocol>(
     shared: &Shared<C>,
     inbound: &mut Inbound,
-) -> Result<P::Request, Status> {
+) -> Result<(P::Request, Option<Health>), Status> {
     let slot = shared.admission.slot(Instant::now());
     let slot =
         slot.ok_or_else(|| Status::resource_exhausted("too many streams wait to be admitted"))?;
     sleep_until(slot).await;
-    let first = timeout(
-        shared.limits.first_request_timeout,
-        inbound.message::<P::Request>(),
-    )
-    .await;
+    let mut early = None;
+    let first = async {
+        loop {
+            let request = inbound.message::<P::Request>().await?;
+            match request.as_ref().and_then(P::health) {
+                Some(health) => early = Some(health),
+                None => return Ok::<_, Status>(request),
+            }
+        }
+    };
+    let first = timeout(shared.limits.first_request_timeout, first).await;
     let first = first.map_err(|_| Status::deadline_exceeded("no request came"))??;
-    first.ok_or_else(|| Status::invalid_argument("the stream ended before its first request"))
+    let ended = || Status::invalid_argument("the stream ended before its first request");
+    Ok((first.ok_or_else(ended)?, early))
 }
 
 /// Answers one question after the other, until nobody asks any more.
@@ -333,10 +349,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             }
             tokio::select! {
                 request = inbound.message::<P::Request>() => match request? {
-                    Some(request) => match P::question(&request).filter(|_| self.aggregated) {
-                        Some(question) => self.answer(question, peer).await?,
-                        None => self.on_request(request)?,
-                    },
+                    Some(request) => self.take(request, peer).await?,
                     None => return Ok(()),
                 },
                 changed = self.generation.changed() => {
@@ -360,6 +373,19 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                 }
             }
         }
+    }
+
+    async fn take(&mut self, request: P::Request, peer: &Peer) -> Result<(), End> {
+        if self.aggregated {
+            if let Some(health) = P::health(&request) {
+                self.shared.config.reported(&mut self.proxy, health);
+                return Ok(());
+            }
+            if let Some(question) = P::question(&request) {
+                return self.answer(question, peer).await;
+            }
+        }
+        self.on_request(request)
     }
 
     fn on_generation(&mut self) {

@@ -184,11 +184,6 @@ fn workload_entries_are_selected() {
 
 #[test]
 fn kinds_that_do_nothing_yet() {
-    let group = object(
-        "WorkloadGroup",
-        "shop/w",
-        1,
-        "{template: {serviceAccount: x}}",
-    );
-    tells("not-translated WorkloadGroup/shop/w ", &group, "");
+    let telemetry = object("Telemetry", "shop/t", 1, "{}");
+    tells("not-translated Telemetry/shop/t ", &telemetry, "");
 }

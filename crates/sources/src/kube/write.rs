@@ -11,6 +11,7 @@ use super::link::Link;
 use super::wire::{self, Fault};
 
 const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
 /// Why something was not done.
@@ -66,7 +67,8 @@ pub fn path(key: &ObjectKey, api_version: &str) -> String {
     collection(key.kind, api_version, &key.namespace) + "/" + &key.name
 }
 
-fn collection(kind: Kind, api_version: &str, namespace: &str) -> String {
+/// Where all objects of a kind are that a namespace has.
+pub fn collection(kind: Kind, api_version: &str, namespace: &str) -> String {
     let root = if api_version.contains('/') {
         "/apis"
     } else {
@@ -118,6 +120,30 @@ impl Link {
     ) -> Result<Value, Refusal> {
         let path = format!("{path}?fieldManager={manager}&force=true");
         self.request(Method::PATCH, &path, APPLY, Some(object), patience)
+            .await
+    }
+
+    /// Lays `change` over an object, as RFC 7386 has it; if it is of the version that `change` names, if it names any.
+    pub async fn merge(
+        &self,
+        path: &str,
+        manager: &str,
+        change: &Value,
+        patience: Duration,
+    ) -> Result<Value, Refusal> {
+        let path = format!("{path}?fieldManager={manager}");
+        self.request(Method::PATCH, &path, MERGE, Some(change), patience)
+            .await
+    }
+
+    /// Removes an object; `options` say under which conditions.
+    pub async fn delete(
+        &self,
+        path: &str,
+        options: &Value,
+        patience: Duration,
+    ) -> Result<Value, Refusal> {
+        self.request(Method::DELETE, path, JSON, Some(options), patience)
             .await
     }
 
