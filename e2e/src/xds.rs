@@ -26,7 +26,7 @@ use pilotfish_protos::google::rpc::Status;
 use prost::Message;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokiostream::wrappers::ReceiverStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming};
 
 /// How long one answer may take.
@@ -206,7 +206,7 @@ pub fn connect(address: SocketAddr, node: &Value) -> Result<Connected> {
     })?;
     Ok(Connected {
         resources,
-        stream: stream,
+        stream,
         runtime,
     })
 }

@@ -76,6 +76,11 @@ const SCOPES: &[Scope] = &[
         about: "changes, how they are merged and pushed",
         targets: &["push", "pilotfish_engine"],
     },
+    Scope {
+        name: "wle",
+        about: "workloads that register themselves",
+        targets: &["wle"],
+    },
 ];
 
 /// A level, with istiod's names.

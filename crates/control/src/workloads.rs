@@ -458,3 +458,132 @@ async fn ask(link: &Link, order: &Order) -> Answer {
         Err(Refusal::Failed(reason)) => Answer::Failed(reason, None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pilotfish_config::Store;
+    use pilotfish_protos::envoy::config::core::v3::Node;
+    use pilotfish_protos::json::from_json;
+    use tonic::Code;
+
+    use super::*;
+
+    const GROUP: &str = "{apiVersion: networking.istio.io/v1, kind: WorkloadGroup, metadata: {name: vms, namespace: shop}, \
+                         spec: {template: {serviceAccount: vm}}}";
+
+    fn snapshot() -> Arc<Snapshot> {
+        let mut store = Store::new();
+        let source = store.register("test");
+        let objects = parse::documents(GROUP, "test").objects.into_iter();
+        store.apply(source, objects.map(Change::Upsert)).snapshot
+    }
+
+    fn facts(more: &Value) -> ProxyFacts {
+        let mut metadata = json!({"NAMESPACE": "shop"});
+        if let (Some(metadata), Some(more)) = (metadata.as_object_mut(), more.as_object()) {
+            metadata.extend(more.clone());
+        }
+        let node = json!({"id": "sidecar~10.0.0.7~vm.shop~x", "metadata": metadata,
+            "locality": {"region": "r", "zone": "z"}});
+        let node = from_json("envoy.config.core.v3.Node", &node).unwrap();
+        let node = <Node as prost::Message>::decode(node.value).unwrap();
+        ProxyFacts::from_node(&node).unwrap()
+    }
+
+    fn workloads(change: impl FnOnce(&mut Enrolment)) -> Workloads {
+        let mut enrolment = Enrolment {
+            registers: true,
+            checks_health: true,
+            validates: true,
+            grace: Duration::from_secs(10),
+            max_connection_age: None,
+            pod: None,
+            host: "h".to_owned(),
+        };
+        change(&mut enrolment);
+        let metrics = Arc::new(Metrics::new(Instant::now()));
+        Workloads::new(enrolment, "istio-system", metrics)
+    }
+
+    fn proven(account: &str) -> Identity {
+        Identity::Proven {
+            namespace: "shop".to_owned(),
+            account: account.to_owned(),
+        }
+    }
+
+    #[test]
+    fn who_may_not_is_refused_and_said() {
+        let (all, vm) = (
+            workloads(|_| ()),
+            facts(&json!({"AUTO_REGISTER_GROUP": "vms"})),
+        );
+        let enrol = |workloads: &Workloads, facts: &ProxyFacts, identity: Identity| {
+            let enrolled = workloads.enrol(facts, identity, &snapshot());
+            enrolled
+                .map(|enrolled| enrolled.is_some())
+                .map_err(|status| status.code())
+        };
+        assert_eq!(enrol(&all, &vm, proven("vm")), Ok(true));
+        assert_eq!(
+            enrol(&all, &vm, proven("other")),
+            Err(Code::PermissionDenied)
+        );
+        assert_eq!(
+            enrol(&all, &vm, Identity::Unproven),
+            Err(Code::PermissionDenied)
+        );
+        let other = facts(&json!({"AUTO_REGISTER_GROUP": "none"}));
+        assert_eq!(
+            enrol(&all, &other, proven("vm")),
+            Err(Code::FailedPrecondition)
+        );
+        let odd = facts(&json!({"AUTO_REGISTER_GROUP": "vms", "NETWORK": "a b"}));
+        assert_eq!(enrol(&all, &odd, proven("vm")), Err(Code::InvalidArgument));
+        assert_eq!(all.counters().failed.get(), 4);
+        let findings = all.registrar().findings();
+        let refused = findings
+            .iter()
+            .filter(|finding| finding.code == "workload-refused");
+        assert_eq!(refused.count(), 4, "{findings:?}");
+        assert_eq!(
+            enrol(&all, &facts(&json!({})), Identity::Unproven),
+            Ok(false)
+        );
+        // Switched off, or not checked.
+        let off = workloads(|enrolment| enrolment.registers = false);
+        assert_eq!(enrol(&off, &vm, Identity::Unproven), Ok(false));
+        let lax = workloads(|enrolment| enrolment.validates = false);
+        assert_eq!(enrol(&lax, &vm, Identity::Unproven), Ok(true));
+    }
+
+    #[test]
+    fn who_ends_its_stream_has_left() {
+        let all = workloads(|_| ());
+        let vm = facts(&json!({"AUTO_REGISTER_GROUP": "vms"}));
+        let enrolled = all.enrol(&vm, proven("vm"), &snapshot()).unwrap().unwrap();
+        assert_eq!(all.registrar().counts(), (1, 1));
+        drop(enrolled);
+        assert_eq!(all.registrar().counts(), (1, 0));
+    }
+
+    #[test]
+    fn a_proxy_is_described_by_its_metadata() {
+        let all = workloads(|_| ());
+        let vm = facts(&json!({
+            "AUTO_REGISTER_GROUP": "vms", "NETWORK": "far", "LABELS": {"app": "vm"}, "ENABLE_HBONE": "true",
+            "PROXY_CONFIG": {"readinessProbe": {"httpGet": {"port": 8080}}},
+        }));
+        let applicant = all.applicant(&vm, Identity::Unproven).unwrap();
+        assert_eq!(applicant.claim, Claim::Group("vms".to_owned()));
+        assert_eq!(applicant.entry_name().unwrap(), "vms-10.0.0.7-far");
+        assert_eq!(applicant.locality, "r/z");
+        assert_eq!(applicant.labels.get("app").map(String::as_str), Some("vm"));
+        assert!(applicant.health_checked && applicant.tunnel);
+        let entry = facts(&json!({"WORKLOAD_ENTRY": "one"}));
+        let applicant = all.applicant(&entry, Identity::Unproven).unwrap();
+        assert_eq!(applicant.claim, Claim::Entry("one".to_owned()));
+        let off = workloads(|enrolment| enrolment.checks_health = false);
+        assert!(off.applicant(&entry, Identity::Unproven).is_none());
+    }
+}
