@@ -475,7 +475,9 @@ mod tests {
         let mut store = Store::new();
         let source = store.register("test");
         let objects = parse::documents(GROUP, "test").objects.into_iter();
-        store.apply(source, objects.map(Change::Upsert)).snapshot
+        store
+            .apply(source, objects.map(Change::Upsert).collect())
+            .snapshot
     }
 
     fn facts(more: &Value) -> ProxyFacts {

@@ -384,7 +384,7 @@ impl ProxyFacts {
     }
 
     /// Its labels.
-    pub fn labels(&self) -> &BTreeMap<Text, Text> {
+    pub fn labels(&self) -> &Labels {
         &self.labels
     }
 

@@ -220,8 +220,10 @@ struct Ward {
     due: Option<Instant>,
     /// An answer is waited for.
     under_way: bool,
-    /// Something was told meanwhile.
-    again: bool,
+    /// Something was told meanwhile, which is to be looked at then.
+    again: Option<Instant>,
+    /// When it is, or was, looked at what its health check said.
+    heard: Option<Instant>,
     failures: u32,
     looked: Option<Instant>,
     trouble: Option<String>,
@@ -317,10 +319,11 @@ impl Registrar {
         }
         ward.report = Some(report);
         let soonest = ward
-            .looked
-            .map_or(now.instant, |looked| looked + AT_MOST_EVERY);
+            .heard
+            .map_or(now.instant, |heard| heard + AT_MOST_EVERY);
         // What is to be done anyway is not put off.
         let due = ward.due.unwrap_or(soonest).min(soonest).max(now.instant);
+        ward.heard = Some(due);
         self.wake(place, due);
     }
 
@@ -501,7 +504,7 @@ impl Registrar {
         self.put_off(&place, None);
         let ward = self.wards.get_mut(&place)?;
         ward.under_way = true;
-        ward.again = false;
+        ward.again = None;
         let claim = ward.applicant.as_ref().map(|applicant| &applicant.claim);
         Some(Order {
             group: match claim {
@@ -583,7 +586,7 @@ impl Registrar {
                 (Step::Read, Some(now.instant + RETRY_AT_MOST))
             }
             Next::Rest => (Step::Read, None),
-            Next::Forget if ward.again => (Step::Read, Some(now.instant)),
+            Next::Forget if ward.again.is_some() => (Step::Read, None),
             Next::Forget => {
                 self.wards.remove(place);
                 return;
@@ -595,12 +598,14 @@ impl Registrar {
             due = Some(soonest);
         }
         if let Some(ward) = self.wards.get_mut(place) {
-            // What was told meanwhile counts as of now; a step was thought out before.
-            ward.step = if ward.again { Step::Read } else { step };
-            if ward.again {
-                due = Some(due.unwrap_or(now.instant).min(now.instant));
+            ward.step = step;
+            if let Some(again) = ward.again.take() {
+                due = Some(due.map_or(again, |due| due.min(again)));
+                // A step was thought out before.
+                if again <= now.instant {
+                    ward.step = Step::Read;
+                }
             }
-            ward.again = false;
         }
         self.put_off(place, due);
     }
@@ -610,7 +615,7 @@ impl Registrar {
             None => Next::Forget,
             Some(ward) if ward.streams.is_empty() => self.when_gone(ward, entry, now),
             Some(ward) => {
-                let next = self.while_here(place, ward, entry);
+                let next = self.while_here(place, ward, entry, now);
                 if matches!(next, Next::Rest)
                     && let (Some(ward), Some(entry)) = (self.wards.get_mut(place), entry)
                     && Stands::of_json(entry).controller == self.rules.instance
@@ -623,7 +628,7 @@ impl Registrar {
     }
 
     /// What follows from how an entry is whose proxy is connected here.
-    fn while_here(&self, place: &Place, ward: &Ward, entry: Option<&Value>) -> Next {
+    fn while_here(&self, place: &Place, ward: &Ward, entry: Option<&Value>, now: Now) -> Next {
         let Some(applicant) = &ward.applicant else {
             return Next::Rest;
         };
@@ -657,7 +662,12 @@ impl Registrar {
             .report
             .as_ref()
             .and_then(|report| entry::reported(entry, report));
-        status.map_or(Next::Rest, |status| Next::Do(Step::Health(status)))
+        let soonest = ward.heard.unwrap_or(now.instant);
+        match status {
+            None => Next::Rest,
+            Some(_) if soonest > now.instant => Next::Wait(soonest - now.instant),
+            Some(status) => Next::Do(Step::Health(status)),
+        }
     }
 
     /// What follows from how an entry is whose proxy is not connected here.
@@ -707,18 +717,12 @@ impl Registrar {
         let account = group["spec"]["template"]["serviceAccount"]
             .as_str()
             .unwrap_or_default();
-        match applicant.identity.may_be(&place.namespace, account) {
-            Err(reason) => Next::Trouble(reason),
-            Ok(()) => {
-                let instance = &self.rules.instance;
-                Next::Do(Step::Create(applicant.entry(
-                    group,
-                    &place.name,
-                    instance,
-                    ward.since,
-                )))
-            }
+        if let Err(reason) = applicant.identity.may_be(&place.namespace, account) {
+            return Next::Trouble(reason);
         }
+        let instance = &self.rules.instance;
+        let entry = applicant.entry(group, &place.name, instance, ward.since);
+        Next::Do(Step::Create(entry))
     }
 
     fn trouble(&mut self, place: &Place, reason: String) {
@@ -748,7 +752,8 @@ impl Registrar {
             step: Step::Read,
             due: None,
             under_way: false,
-            again: false,
+            again: None,
+            heard: None,
             failures: 0,
             looked: None,
             trouble: None,
@@ -762,7 +767,7 @@ impl Registrar {
             return;
         };
         if ward.under_way {
-            ward.again = true;
+            ward.again = Some(ward.again.map_or(due, |again| again.min(due)));
             return;
         }
         ward.step = Step::Read;
