@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod delta;
+mod health;
 mod model;
 mod questions;
 mod server;

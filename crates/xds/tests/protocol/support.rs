@@ -12,7 +12,7 @@ use pilotfish_protos::envoy::service::discovery::v3::{
 };
 use pilotfish_protos::google::rpc::Status as RpcStatus;
 use pilotfish_xds::{
-    Configuration, Generation, Limits, Peer, Protocol, Resource, ResourceSet, Server,
+    Configuration, Generation, Health, Limits, Peer, Protocol, Resource, ResourceSet, Server,
     SessionConfig, TypeUrl, View,
 };
 use prost::Message;
@@ -216,6 +216,8 @@ pub(crate) struct Fake {
     generation: watch::Sender<Generation>,
     pub(crate) ready: AtomicBool,
     pub(crate) views: AtomicUsize,
+    /// What was reported: by whom, and what is wrong.
+    pub(crate) reports: Mutex<Vec<(String, Option<String>)>>,
 }
 
 impl Fake {
@@ -225,6 +227,7 @@ impl Fake {
             generation: watch::Sender::new(Generation(1)),
             ready: AtomicBool::new(true),
             views: AtomicUsize::new(0),
+            reports: Mutex::default(),
         })
     }
 
@@ -271,6 +274,11 @@ impl Configuration for Fake {
             .get(t)
             .cloned()
             .unwrap_or_default()])
+    }
+
+    fn reported(&self, proxy: &mut String, health: Health) {
+        let mut reports = self.reports.lock().unwrap();
+        reports.push((proxy.clone(), health.problem));
     }
 
     fn generation(&self) -> watch::Receiver<Generation> {
