@@ -90,29 +90,20 @@ pub fn follow(address: SocketAddr, node: &Value, cluster: &str) -> Result<Follow
         .enable_all()
         .build()?;
     let seen: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
-    let mut stream = runtime.block_on(Stream::open(address, node))?;
-    let kind = "endpoint.v3.ClusterLoadAssignment";
     let wanted = vec![cluster.to_owned()];
+    let mut stream = runtime.block_on(Stream::open(address, node, ENDPOINTS, wanted))?;
     let history = Arc::clone(&seen);
     runtime.spawn(async move {
-        let asked = request(&mut None, kind, wanted.clone());
-        stream.requests.send(asked).await?;
         while let Some(response) = stream.responses.message().await? {
-            let mut ack = request(&mut None, kind, wanted.clone());
-            if response.type_url != ack.type_url {
-                ack.resource_names.clear();
+            stream.acknowledge(&response).await?;
+            if response.type_url != url(ENDPOINTS) {
+                continue;
             }
             for any in &response.resources {
-                if response.type_url == ack.type_url {
-                    let given = addresses(&ClusterLoadAssignment::decode(&*any.value)?);
-                    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-                    history.push(given);
-                }
+                let given = addresses(&ClusterLoadAssignment::decode(&*any.value)?);
+                let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+                history.push(given);
             }
-            ack.type_url = response.type_url;
-            ack.version_info = response.version_info;
-            ack.response_nonce = response.nonce;
-            stream.requests.send(ack).await?;
         }
         anyhow::Ok(())
     });
@@ -269,15 +260,19 @@ impl Stream {
                 .await
                 .with_context(|| format!("no {kind}"))??
                 .context("the stream ended")?;
-            let mut seen = self.request(&response.type_url);
-            seen.version_info.clone_from(&response.version_info);
-            seen.response_nonce.clone_from(&response.nonce);
-            self.requests.send(seen).await?;
+            self.acknowledge(&response).await?;
             if response.type_url == type_url {
                 let resources = response.resources.into_iter();
                 return Ok(resources.map(|any| any.value.to_vec()).collect());
             }
         }
+    }
+
+    async fn acknowledge(&self, response: &DiscoveryResponse) -> Result<()> {
+        let mut seen = self.request(&response.type_url);
+        seen.version_info.clone_from(&response.version_info);
+        seen.response_nonce.clone_from(&response.nonce);
+        Ok(self.requests.send(seen).await?)
     }
 
     fn request(&self, type_url: &str) -> DiscoveryRequest {
