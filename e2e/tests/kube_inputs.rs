@@ -58,14 +58,14 @@ fn all_inputs(workspace: &Workspace) -> Result<()> {
         let score = bench
             .compare(&server, folder)
             .with_context(|| format!("input {name}"))?;
-        println!("{name:32} {score}  [{:.1?}]", begin.elapsed());
+        eprintln!("{name:32} {score}  [{:.1?}]", begin.elapsed());
         for difference in score.differences.iter().take(SHOWN) {
-            println!("    {difference}");
+            eprintln!("    {difference}");
         }
         total.add(score);
         server.put_back(&empty)?;
     }
-    println!("{} inputs: {total}", folders.len());
+    eprintln!("{} inputs: {total}", folders.len());
     ensure!(total.all > 0, "nothing was compared");
     ensure!(total.differences.is_empty(), "they do not mean the same");
     Ok(())

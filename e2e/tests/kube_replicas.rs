@@ -151,7 +151,7 @@ fn report(what: &str, given: &[Given]) {
     let bytes: usize = given.iter().map(|given| given.bytes).sum();
     let sum = |kind: usize| -> usize { given.iter().map(|given| given.resources[kind]).sum() };
     let resources: Vec<usize> = (0..5).map(sum).collect();
-    println!(
+    eprintln!(
         "{what}: {} proxies configured, p50 {:.0?}, p99 {:.0?}, last {last:.0?}; CDS, EDS, LDS, RDS, VHDS: {resources:?}; {bytes} bytes",
         times.len(),
         at(50),

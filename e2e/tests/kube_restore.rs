@@ -82,7 +82,7 @@ fn restored(workspace: &Workspace, writes: usize) -> Result<()> {
         ensure!(!has(&plane, "made-later")? && has(&plane, "deleted-later")?);
         Ok(())
     })?;
-    println!(
+    eprintln!(
         "{writes} writes: believed {:.0?} after the server was back",
         begin.elapsed()
     );

@@ -1,6 +1,7 @@
 //! How long control planes take from their start to ready on a real cluster, and what they hold then.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -63,6 +64,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints a line; whoever reads may stop reading.
+fn say(line: &str) {
+    let _closed = writeln!(std::io::stdout(), "{line}");
+}
+
 /// What to start.
 struct Candidate {
     name: &'static str,
@@ -75,9 +81,10 @@ struct Candidate {
 #[derive(Clone, Copy)]
 struct Measured {
     ready: Duration,
-    memory: u64,
-    idle_memory: u64,
-    peak: u64,
+    /// In kB, as the others.
+    memory: u32,
+    idle_memory: u32,
+    peak: u32,
     /// Until ready, and until the end of idling.
     cpu: [Duration; 2],
 }
@@ -88,17 +95,20 @@ fn run(args: &Args) -> Result<()> {
     server.admin()?.install_crds(&tools::crds()?)?;
     let begin = Instant::now();
     let count = fill(&server, args)?;
-    println!("{count} objects applied in {:.0?}", begin.elapsed());
+    say(&format!(
+        "{count} objects applied in {:.0?}",
+        begin.elapsed()
+    ));
     let kubeconfig = server.kubeconfig(&User::admin())?;
 
     let mut candidates = vec![ours(args)?];
     candidates.extend(peer(args)?);
     let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); candidates.len()];
-    println!(
+    say(&format!(
         "| who | ready ms | RSS MB at ready | RSS MB after {} s | peak MB | CPU ms until ready | CPU ms |",
         args.idle
-    );
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    ));
+    say("| --- | --- | --- | --- | --- | --- | --- |");
     for _ in 0..args.rounds.max(1) {
         for (candidate, all) in candidates.iter().zip(&mut measured) {
             let one = start(
@@ -112,21 +122,21 @@ fn run(args: &Args) -> Result<()> {
         }
     }
     let medians: Vec<Measured> = measured.iter().map(|all| median(all)).collect();
-    println!("\nmedians of {} rounds", args.rounds.max(1));
+    say(&format!("\nmedians of {} rounds", args.rounds.max(1)));
     for (candidate, median) in candidates.iter().zip(&medians) {
         line(candidate.name, median);
     }
     if let [ours, peer] = &medians[..] {
-        let share = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+        let share = |a: u32, b: u32| f64::from(a) / f64::from(b.max(1));
         let time = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64().max(1e-9);
-        println!(
+        say(&format!(
             "\nours as a share of the peer: ready {:.3}, RSS at ready {:.3}, RSS idle {:.3}, peak {:.3}, CPU {:.3}",
             time(ours.ready, peer.ready),
             share(ours.memory, peer.memory),
             share(ours.idle_memory, peer.idle_memory),
             share(ours.peak, peer.peak),
-            time(ours.cpu[1], peer.cpu[1]),
-        );
+            time(ours.cpu[1], peer.cpu[1])
+        ));
     }
     Ok(())
 }
@@ -192,18 +202,22 @@ fn start(
         Ok(())
     })?;
     let ready = begin.elapsed();
-    let (memory, until_ready) = (process.memory()?, process.processor_time()?);
+    let (memory, until_ready) = (kilobytes(process.memory()?), process.processor_time()?);
     std::thread::sleep(idle);
     process.check()?;
     let measured = Measured {
         ready,
         memory,
-        idle_memory: process.memory()?,
-        peak: process.peak_memory()?,
+        idle_memory: kilobytes(process.memory()?),
+        peak: kilobytes(process.peak_memory()?),
         cpu: [until_ready, process.processor_time()?],
     };
     process.stop(Duration::from_secs(15))?;
     Ok(measured)
+}
+
+fn kilobytes(bytes: u64) -> u32 {
+    u32::try_from(bytes / 1024).unwrap_or(u32::MAX)
 }
 
 fn median(all: &[Measured]) -> Measured {
@@ -222,16 +236,16 @@ fn median(all: &[Measured]) -> Measured {
 }
 
 fn line(name: &str, one: &Measured) {
-    let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    println!(
+    let mb = |kilobytes: u32| f64::from(kilobytes) / 1024.0;
+    say(&format!(
         "| {name} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} |",
         one.ready.as_secs_f64() * 1000.0,
         mb(one.memory),
         mb(one.idle_memory),
         mb(one.peak),
         one.cpu[0].as_millis(),
-        one.cpu[1].as_millis(),
-    );
+        one.cpu[1].as_millis()
+    ));
 }
 
 /// Applies the mesh; how many objects it has.
@@ -255,7 +269,7 @@ fn fill(server: &KubeServer, args: &Args) -> Result<usize> {
     });
     let applied: Vec<Result<usize>> = std::thread::scope(|scope| {
         let threads: Vec<_> = hands.map(|hand| scope.spawn(hand)).collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
+        let ended = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
         ended
             .map(|result| result.unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
             .collect()
@@ -286,9 +300,15 @@ fn service(number: usize, endpoints: usize) -> String {
         let version = if pod % 2 == 0 { "v1" } else { "v2" };
         text += &yaml::pod(&namespace, &name, version, *address);
     }
-    if number % RULED == 0 {
-        text += &format!(
-            "apiVersion: networking.istio.io/v1
+    if number.is_multiple_of(RULED) {
+        text += &rules(&name, &namespace);
+    }
+    text
+}
+
+fn rules(name: &str, namespace: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {{name: {name}, namespace: {namespace}}}
 spec:
@@ -306,7 +326,5 @@ spec:
   subsets: [{{name: v1, labels: {{version: v1}}}}, {{name: v2, labels: {{version: v2}}}}]
 ---
 "
-        );
-    }
-    text
+    )
 }
