@@ -10,6 +10,7 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod crowd;
+pub mod endpoints;
 pub mod envoy;
 pub mod fabric;
 pub mod http;

@@ -1,6 +1,6 @@
 //! `exportTo` that reaches nobody.
 
-use pilotfish_config::{Kind, Object, ObjectKey, Spec};
+use pilotfish_config::{Object, Spec};
 
 use crate::report::Report;
 use crate::scene::Scene;
@@ -23,12 +23,10 @@ pub(crate) fn namespaces<'w>(scene: &Scene<'w>, object: &'w Object, report: &mut
     }
     for (i, word) in words.iter().enumerate() {
         let named = !matches!(word.as_str(), "*" | "." | "~") && **word != *object.key.namespace;
-        // Without a list of namespaces nobody can say which are missing.
-        if !named || scene.objects(Kind::Namespace).next().is_none() {
+        if !named {
             continue;
         }
-        let key = ObjectKey::new(Kind::Namespace, "", word.as_str());
-        if scene.get(&key).is_none() {
+        if scene.has_namespace(word) == Some(false) {
             report.warn(
                 ("unknown-namespace", object, &format!("spec.exportTo[{i}]")),
                 format!("there is no namespace {word}"),

@@ -24,7 +24,7 @@ mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey, Snapshot};
+use pilotfish_config::{ClusterId, Diagnostic, Kind, Object, ObjectKey, Snapshot};
 use pilotfish_mesh::World;
 
 use report::Report;
@@ -144,11 +144,12 @@ fn run(check: &Check, outcome: &mut Option<Outcome>, changes: &Changes, scene: &
                 now.keep(Some(key.clone()), scene, report);
             };
             if fresh {
-                for object in scene.unrecorded().list(*kind) {
+                for object in scene.unrecorded().in_cluster(*kind, ClusterId::CONFIG) {
                     one(&object.key, Some(object));
                 }
             } else {
-                for key in changes.keys.iter().filter(|key| key.kind == *kind) {
+                let ours = |key: &&ObjectKey| key.kind == *kind && key.cluster.is_config();
+                for key in changes.keys.iter().filter(ours) {
                     one(key, scene.unrecorded().get(key).map(|o| &**o));
                 }
             }

@@ -1,13 +1,13 @@
 //! What checks read, and the record of it.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 use pilotfish_config::mesh::MeshConfig;
 use pilotfish_config::networking::Sidecar;
-use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey, Snapshot, SpecOf};
+use pilotfish_config::{ClusterId, Diagnostic, Kind, Object, ObjectKey, Snapshot, SpecOf};
 use pilotfish_mesh::rules::Ranked;
 use pilotfish_mesh::{
     ExportTo, Labels, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World, host,
@@ -166,18 +166,36 @@ impl<'w> Scene<'w> {
             name => name,
         }
     }
-    /// Objects of a kind, by namespace and name.
+    /// Objects of a kind in the config cluster, by namespace and name. Those of other clusters have their own keepers.
     pub(crate) fn objects(&self, kind: Kind) -> impl Iterator<Item = &'w Arc<Object>> + use<'w> {
         self.note(&[kind]);
-        self.world.snapshot().list(kind)
+        let snapshot = self.world.snapshot();
+        snapshot.in_cluster(kind, ClusterId::CONFIG)
+    }
+
+    /// Whether some cluster has a namespace. Without a list of namespaces nobody can say which are missing.
+    pub(crate) fn has_namespace(&self, name: &str) -> Option<bool> {
+        self.note(&[Kind::Namespace]);
+        let snapshot = self.world.snapshot();
+        let in_cluster = |cluster| ObjectKey::new(Kind::Namespace, "", name).of(cluster);
+        let mut clusters = snapshot.clusters(Kind::Namespace).peekable();
+        clusters.peek()?;
+        Some(clusters.any(|cluster| snapshot.get(&in_cluster(cluster)).is_some()))
+    }
+
+    /// Namespaces that some cluster has.
+    pub(crate) fn namespaces(&self) -> BTreeSet<&'w str> {
+        self.note(&[Kind::Namespace]);
+        let all = self.world.snapshot().list(Kind::Namespace);
+        all.map(|object| &*object.key.name).collect()
     }
 
     /// The same with their specs.
     pub(crate) fn list<T: SpecOf + 'static>(
         &self,
     ) -> impl Iterator<Item = (&'w Arc<Object>, &'w T)> + use<'w, T> {
-        self.note(&[T::KIND]);
-        self.world.snapshot().typed::<T>()
+        self.objects(T::KIND)
+            .filter_map(|object| Some((object, object.get::<T>()?)))
     }
 
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<&'w Arc<Object>> {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilotfish_config::Object;
 use pilotfish_config::networking::{Sidecar, VirtualService};
-use pilotfish_config::{Kind, Object};
 use pilotfish_mesh::{Text, host};
 
 use crate::report::{Report, listed};
@@ -75,8 +75,8 @@ pub(crate) fn egress(scene: &Scene<'_>, report: &mut Report) {
     if sidecars.is_empty() {
         return;
     }
-    let declared = scene.objects(Kind::Namespace).map(|o| &*o.key.name);
-    let namespaces: BTreeSet<&str> = declared.chain([scene.root_namespace()]).collect();
+    let mut namespaces = scene.namespaces();
+    namespaces.insert(scene.root_namespace());
     let mut hosts: BTreeSet<(&Text, Text)> = BTreeSet::new();
     let mut ports: BTreeMap<(&Text, Text), BTreeSet<u16>> = BTreeMap::new();
     for service in scene.services() {

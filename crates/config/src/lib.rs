@@ -6,6 +6,7 @@
 
 mod api;
 pub mod base64;
+mod cluster;
 pub mod core;
 pub mod diagnostic;
 pub mod duration;
@@ -25,6 +26,7 @@ pub mod store;
 pub mod telemetry;
 mod validate;
 
+pub use cluster::ClusterId;
 pub use diagnostic::{Diagnostic, Severity};
 pub use duration::Duration;
 pub use kind::Kind;

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use litemap::LiteMap;
 use serde::{Serialize, Serializer};
 
+use crate::cluster::ClusterId;
 use crate::kind::Kind;
 use crate::{core, extensions, networking, security, telemetry};
 
-/// What names an object. The namespace of a cluster-scoped object is empty.
+/// What names an object. The namespace of a cluster-scoped object is empty. Ordered by kind, cluster, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The kind.
     pub kind: Kind,
+    /// The cluster it is in.
+    pub cluster: ClusterId,
     /// The namespace.
     pub namespace: Arc<str>,
     /// The name.
@@ -21,22 +24,34 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// A key of its three parts.
+    /// The key of an object of the config cluster.
     pub fn new(kind: Kind, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self {
             kind,
+            cluster: ClusterId::CONFIG,
             namespace: namespace.into(),
             name: name.into(),
         }
+    }
+
+    /// The same object of some cluster.
+    #[must_use]
+    pub fn of(mut self, cluster: ClusterId) -> Self {
+        self.cluster = cluster;
+        self
     }
 }
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.namespace.is_empty() {
-            write!(f, "{}/{}", self.kind, self.name)
+            write!(f, "{}/{}", self.kind, self.name)?;
         } else {
-            write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)
+            write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)?;
+        }
+        match self.cluster.name() {
+            Some(cluster) => write!(f, "@{cluster}"),
+            None => Ok(()),
         }
     }
 }

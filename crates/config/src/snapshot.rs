@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::cluster::ClusterId;
 use crate::kind::Kind;
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::object::{Object, ObjectKey, SpecOf};
@@ -9,7 +10,7 @@ use crate::object::{Object, ObjectKey, SpecOf};
 /// All objects at one moment. Cloning shares everything.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// The objects by key, hence by kind, namespace and name.
+    /// The objects by key, hence by kind, cluster, namespace and name.
     pub objects: imbl::OrdMap<ObjectKey, Arc<Object>>,
     /// The mesh configuration, over istiod's defaults.
     pub mesh: Arc<MeshConfig>,
@@ -36,7 +37,7 @@ impl Snapshot {
         self.objects.get(key)
     }
 
-    /// All objects of one kind, by namespace and name.
+    /// All objects of one kind, whatever their cluster, by cluster, namespace and name.
     pub fn list(&self, kind: Kind) -> impl Iterator<Item = &Arc<Object>> {
         let first = ObjectKey::new(kind, "", "");
         self.objects
@@ -51,16 +52,50 @@ impl Snapshot {
             .filter_map(|object| Some((object, object.get::<T>()?)))
     }
 
-    /// All objects of one kind in one namespace, by name.
+    /// All objects of one kind in one cluster, by namespace and name.
+    pub fn in_cluster(&self, kind: Kind, cluster: ClusterId) -> impl Iterator<Item = &Arc<Object>> {
+        let first = ObjectKey::new(kind, "", "").of(cluster);
+        self.objects
+            .range(first..)
+            .map(|(_, object)| object)
+            .take_while(move |object| object.kind() == kind && object.key.cluster == cluster)
+    }
+
+    /// The clusters that have objects of a kind.
+    pub fn clusters(&self, kind: Kind) -> impl Iterator<Item = ClusterId> {
+        let next = move |after: Option<ClusterId>| {
+            // No namespace comes after this one.
+            let last = after.map(|cluster| ObjectKey::new(kind, "\u{10ffff}", "").of(cluster));
+            let first = last.unwrap_or_else(|| ObjectKey::new(kind, "", ""));
+            let (key, _) = self.objects.range(first..).next()?;
+            (key.kind == kind).then_some(key.cluster)
+        };
+        std::iter::successors(next(None), move |cluster| next(Some(*cluster)))
+    }
+
+    /// All objects of one kind in one namespace of the config cluster, by name.
     pub fn in_namespace<'a>(
         &'a self,
         kind: Kind,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a Arc<Object>> {
-        let first = ObjectKey::new(kind, namespace, "");
+        self.in_namespace_of(kind, ClusterId::CONFIG, namespace)
+    }
+
+    /// All objects of one kind in one namespace of a cluster, by name.
+    pub fn in_namespace_of<'a>(
+        &'a self,
+        kind: Kind,
+        cluster: ClusterId,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<Object>> {
+        let first = ObjectKey::new(kind, namespace, "").of(cluster);
         self.objects
             .range(first..)
             .map(|(_, object)| object)
-            .take_while(move |object| object.kind() == kind && &*object.key.namespace == namespace)
+            .take_while(move |object| {
+                let key = &object.key;
+                key.kind == kind && key.cluster == cluster && &*key.namespace == namespace
+            })
     }
 }

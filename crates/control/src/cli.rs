@@ -53,6 +53,10 @@ Environment:
   PILOTFISH_LOSS_GUARD=50         Default of --loss-guard
   PILOTFISH_LOSS_GUARD_TIME=30s   Default of --loss-guard-time
   CLUSTER_ID=Kubernetes           Default of --cluster-id
+  PILOT_REMOTE_CLUSTER_TIMEOUT=30s  How long readiness waits for clusters that Secrets name (label istio/multiCluster=true
+                                  in --namespace); 0: for ever
+  PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS  What kubeconfigs in these Secrets may have that is refused otherwise,
+                                  comma-separated: exec, tokenFile, clientKey, clientCertificate, gcp, azure, openstack
   ENABLE_DEBUG_ON_HTTP=true       false: no /debug pages
   METRICS_LOCALHOST_ACCESS_ONLY=false  true: /metrics only for this host
   Other variables of istiod that shape what proxies are sent (PILOT_HTTP10, …) are read as istiod reads them.

@@ -131,6 +131,11 @@ fn all() -> Vec<Page> {
             serve: || get(kubernetes::page),
         },
         Page {
+            path: "/debug/clusterz",
+            about: "The clusters that are read, and which Secrets name them",
+            serve: || get(kubernetes::clusters),
+        },
+        Page {
             path: "/debug/writers",
             about: "What is written to the cluster: by which replica, how much, and what could not be",
             serve: || get(scribe::page),

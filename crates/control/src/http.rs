@@ -12,7 +12,6 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::IncomingStream;
 use axum::{Router, serve};
-use pilotfish_sources::kube::Status;
 use pilotfish_xds::Server;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -38,8 +37,8 @@ pub(crate) struct Pages {
     pub(crate) logging: Logging,
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) debug: settings::Debug,
-    /// The watches of the cluster, if one is read.
-    pub(crate) kubernetes: Option<Status>,
+    /// How reading goes, if a cluster is read.
+    pub(crate) kubernetes: Option<kubernetes::Reading>,
     /// How it goes with writing to it, if anything is written.
     pub(crate) desk: Option<Desk>,
 }
@@ -181,8 +180,8 @@ async fn metrics(State(pages): State<Pages>, ConnectInfo(ends): ConnectInfo<Ends
             .into_response();
     }
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    if let Some(status) = &pages.kubernetes {
-        kubernetes::count(status, &pages.plane.metrics);
+    if let Some(reading) = &pages.kubernetes {
+        kubernetes::count(reading, &pages.plane.metrics);
     }
     if let Some(desk) = &pages.desk {
         desk.count(&pages.plane.metrics);

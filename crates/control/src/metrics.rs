@@ -95,6 +95,12 @@ struct ObjectEvent {
     event: &'static str,
 }
 
+/// The label of clusters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClusterType {
+    cluster_type: &'static str,
+}
+
 /// Makes histograms with given bounds.
 #[derive(Debug, Clone, Copy)]
 struct Bounds(&'static [f64]);
@@ -187,6 +193,8 @@ pub(crate) struct Metrics {
     pub(crate) held_back: Gauge,
     pub(crate) watches: Gauge,
     pub(crate) watches_down: Gauge,
+    clusters: Family<ClusterType, Gauge>,
+    cluster_timeouts: Count,
     pub(crate) leader: Gauge,
     pub(crate) registrations: Registrations,
     writes: Sums,
@@ -371,6 +379,18 @@ impl Metrics {
                 "Those of them that do not work now; what was last known stays in effect",
                 Gauge::default(),
             ),
+            clusters: add(
+                r,
+                "istiod_managed_clusters",
+                "Clusters that are read: the one of the configuration, and those that Secrets name",
+                Family::default(),
+            ),
+            cluster_timeouts: add(
+                r,
+                "remote_cluster_sync_timeouts_total",
+                "How often a cluster took longer to be read than readiness waits",
+                Count::default(),
+            ),
             leader: add(
                 r,
                 "pilotfish_leader",
@@ -433,6 +453,18 @@ impl Metrics {
             registry,
             ..metrics
         }
+    }
+
+    /// How many other clusters are read besides our own, and how often one took too long.
+    pub(crate) fn clusters(&self, others: usize, timeouts: u64) {
+        let set = |cluster_type, count: usize| {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            let of_type = ClusterType { cluster_type };
+            self.clusters.get_or_create(&of_type).set(count);
+        };
+        set("local", 1);
+        set("remote", others);
+        self.cluster_timeouts.raise_to(timeouts);
     }
 
     /// The text of `/metrics`.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use pilotfish_config::Diagnostic;
 use pilotfish_sources::files::{self, DirectorySource};
-use pilotfish_sources::kube::{Register, Status};
+use pilotfish_sources::kube::Register;
 use pilotfish_xds::{Limits, NewStreams, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,6 +17,7 @@ use crate::address::Address;
 use crate::audit;
 use crate::findings::Findings;
 use crate::http::{self, Pages};
+use crate::kubernetes::Kubernetes;
 use crate::logging::Logging;
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
@@ -62,7 +63,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         Arc::clone(&nodes) as _,
     );
     let (inputs, received) = mpsc::channel(16);
-    let kubernetes = settings.kubernetes.as_ref().map(|_| Status::default());
+    let kubernetes = settings.kubernetes.as_ref().map(Kubernetes::reading);
     let cluster = settings.kubernetes.as_ref();
     let writing = cluster.and_then(|cluster| cluster.writing.clone());
     let desk = writing.as_ref().map(|_| Desk::default());
@@ -88,9 +89,9 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     start_sources(&settings, &inputs, &mut vital)?;
     let mut serving = JoinSet::new();
     let (mut registry, leader) = (None, desk.clone());
-    if let (Some(cluster), Some(status)) = (cluster, kubernetes) {
+    if let (Some(cluster), Some(reading)) = (cluster, kubernetes) {
         let link = cluster
-            .start(status, register.clone(), &inputs, &mut vital)
+            .start(reading, register.clone(), &inputs, &mut vital)
             .await?;
         registry = Some(link.clone());
         if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {

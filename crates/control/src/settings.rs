@@ -13,7 +13,7 @@ use crate::address::Address;
 use crate::cli::{DebugAccess, ServeArgs};
 use crate::environment::Environment;
 use crate::guard::Guard;
-use crate::kubernetes::Kubernetes;
+use crate::kubernetes::{Kubernetes, Others};
 use crate::logging::Levels;
 use crate::scribe::Writing;
 use crate::workloads::Enrolment;
@@ -40,6 +40,8 @@ const VARIABLES: &[&str] = &[
     "PILOT_FLOW_CONTROL_TIMEOUT",
     "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION",
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
+    "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
+    "PILOT_REMOTE_CLUSTER_TIMEOUT",
 ];
 
 /// What a server is to do.
@@ -172,6 +174,7 @@ impl Settings {
         let objects = [
             files.filter(|_| !self.config_dirs.is_empty()),
             cluster.filter(|_| kubernetes.is_some()),
+            Some(Origin::OtherClusters).filter(|_| kubernetes.is_some()),
         ];
         let from_files = self.mesh_config.is_some() || self.mesh_networks.is_some();
         let mesh = [
@@ -231,8 +234,11 @@ impl Settings {
             .max_connection_age
             .and_then(|age| some_if_set(age.get()));
         let enrolment = enrolment(!in_cluster || writes_workloads, max_connection_age, env)?;
+        let mesh = translation(args.cluster_id.as_deref(), &args.domain, env)?;
+        let others = others(&mesh.cluster, env)?;
         let kubernetes = access.map(|access| Kubernetes {
             access,
+            others,
             only: only(args.namespaces, &namespace),
             namespace: namespace.clone(),
             revision: revision.unwrap_or_default(),
@@ -272,7 +278,6 @@ impl Settings {
             access: args.debug_access,
             metrics_local_only: env.bool("METRICS_LOCALHOST_ACCESS_ONLY", false)?,
         };
-        let mesh = translation(args.cluster_id.as_deref(), &args.domain, env)?;
         let grpc = Address::parse(&args.grpc_addr, "--grpc-addr")?;
         let secure_address = Address::parse(&args.secure_grpc_addr, "--secure-grpc-addr")?;
         let secure = secure(
@@ -350,6 +355,20 @@ fn enrolment(
         max_connection_age,
         pod: env.text("POD_NAME").map(str::to_owned),
         host: host.unwrap_or("pilotfish").to_owned(),
+    })
+}
+
+/// How other clusters are read.
+fn others(own: &str, env: &Environment) -> Result<Others> {
+    let allowed = env.text("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS");
+    let allowed = allowed.unwrap_or_default().split(',').map(str::trim);
+    Ok(Others {
+        own: own.to_owned(),
+        timeout: env.time("PILOT_REMOTE_CLUSTER_TIMEOUT", Duration::from_secs(30))?,
+        allowed: allowed
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
     })
 }
 
@@ -752,7 +771,8 @@ mod tests {
             (vec![Origin::Files], vec![Origin::Files])
         );
         let both = plan(&["--kubeconfig", "x"]);
-        assert_eq!(both.objects, [Origin::Files, Origin::Kubernetes]);
+        let all = [Origin::Files, Origin::Kubernetes, Origin::OtherClusters];
+        assert_eq!(both.objects, all);
         assert_eq!(both.mesh, [Origin::Kubernetes]);
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Origin {
     Kubernetes,
     /// Proxies that registered their workloads, and have no cluster to be registered in. Never waited for.
     Workloads,
+    /// Other clusters, which that one names.
+    OtherClusters,
 }
 
 impl Origin {
@@ -35,6 +37,7 @@ impl Origin {
             Self::Files => "directories",
             Self::Kubernetes => "Kubernetes",
             Self::Workloads => "registered workloads",
+            Self::OtherClusters => "other clusters",
         }
     }
 
@@ -44,6 +47,7 @@ impl Origin {
             Self::Files => "the configuration directories to be read",
             Self::Kubernetes => "the objects of the cluster to be read",
             Self::Workloads => "workloads to be registered",
+            Self::OtherClusters => "the objects of other clusters to be read",
         }
     }
 
@@ -51,7 +55,9 @@ impl Origin {
     pub(crate) const fn mesh(self) -> &'static str {
         match self {
             Self::Files => "the mesh configuration to be read",
-            Self::Kubernetes => "the mesh configuration of the cluster to be read",
+            Self::Kubernetes | Self::OtherClusters => {
+                "the mesh configuration of the cluster to be read"
+            }
             Self::Workloads => "the mesh configuration of workloads",
         }
     }

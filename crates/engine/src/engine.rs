@@ -510,13 +510,10 @@ fn sections(
     selectors: &Selectors,
     node_bound: bool,
 ) -> Sections {
-    // Pods of other clusters are not known here, whatever has their address.
-    let elsewhere = !facts.cluster.is_empty() && facts.cluster != reader.settings().cluster;
     let workload = facts
         .addresses
         .iter()
-        .find_map(|a| reader.workload(a))
-        .filter(|w| !(elsewhere && w.source.kind == Kind::Pod));
+        .find_map(|a| reader.workload(&facts.cluster, a));
     let labels = match workload {
         Some(w) if facts.labels.is_empty() => w.labels.as_ref(),
         _ => &facts.labels,
@@ -531,6 +528,11 @@ fn sections(
     };
     let who = Who {
         namespace: facts.namespace.clone(),
+        // One that does not say where it is, is where we are.
+        cluster: match &*facts.cluster {
+            "" => reader.settings().cluster.clone(),
+            _ => facts.cluster.clone(),
+        },
         dns_domain: facts.dns_domain.clone(),
         labels: selectors.relevant(labels),
     };
@@ -634,6 +636,7 @@ fn sections(
         let scope = SecretScope {
             client: anyone.clone(),
             namespace: facts.namespace.clone(),
+            cluster: facts.cluster.clone(),
             instances: served,
         };
         out.secrets.push(Section::Secrets(scope, d()));

@@ -17,7 +17,7 @@ pub fn names(reader: &Reader<'_>, scope: &NameScope, id: &ServiceId) -> Vec<Name
     if scope.client.kind == ProxyKind::Router {
         return Vec::new();
     }
-    let mut addresses = declared(service, scope);
+    let mut addresses = declared(reader, service, scope);
     let mut out = Vec::new();
     // What stands for no address is an IPv4 address, which a proxy without IPv4 does not see.
     if addresses.is_empty() && service.is_headless() && scope.client.families.v4() {
@@ -53,7 +53,7 @@ fn registry(service: &Service) -> Text {
 }
 
 /// Addresses of the service itself. Those a user wrote are given whatever their family; networks are no answer.
-fn declared(service: &Service, scope: &NameScope) -> Vec<Text> {
+fn declared(reader: &Reader<'_>, service: &Service, scope: &NameScope) -> Vec<Text> {
     if service.resolution == Resolution::Alias {
         return Vec::new();
     }
@@ -65,7 +65,7 @@ fn declared(service: &Service, scope: &NameScope) -> Vec<Text> {
             .cloned()
             .collect();
     }
-    visibility::named_addresses(service, &scope.client)
+    visibility::named_addresses(reader, service, &scope.client)
 }
 
 /// Addresses of the pods behind a headless service; `pods` gets the names of pods that have one.

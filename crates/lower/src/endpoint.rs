@@ -248,6 +248,10 @@ fn takes(
     if service.node_local && e.node != scope.node {
         return false;
     }
+    // A node is one of its cluster, too.
+    if (service.cluster_local || service.node_local) && e.cluster != *scope.client.cluster(reader) {
+        return false;
+    }
     if !network::in_view(scope, e) {
         return false;
     }

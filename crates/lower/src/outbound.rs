@@ -232,7 +232,7 @@ pub fn listeners(reader: &Reader<'_>, scope: &ListenerScope, port: u16) -> Vec<L
             let binds = e.bind_addresses(&scope.client);
             if written.is_none()
                 && binds.is_empty()
-                && listens_per_endpoint(scope, service, protocol)
+                && listens_per_endpoint(reader, scope, service, protocol)
             {
                 for binds in endpoint_addresses(reader, scope, service, port) {
                     add(reader, scope, &mut entries, offer(binds));
@@ -280,9 +280,14 @@ fn can_bind(
 }
 
 /// Services without address of their own whose bytes we cannot route by name: one listener for each endpoint.
-fn listens_per_endpoint(scope: &ListenerScope, service: &Service, protocol: Protocol) -> bool {
+fn listens_per_endpoint(
+    reader: &Reader<'_>,
+    scope: &ListenerScope,
+    service: &Service,
+    protocol: Protocol,
+) -> bool {
     service.resolution == Resolution::Passthrough
-        && *visibility::addresses(service, &scope.client)[0] == *visibility::UNSPECIFIED
+        && *visibility::addresses(reader, service, &scope.client)[0] == *visibility::UNSPECIFIED
         && (protocol.is_tcp() || protocol.is_auto())
 }
 
@@ -344,7 +349,7 @@ fn add(
         offer.binds = if offer.protocol.is_http() {
             wildcards.clone()
         } else {
-            visibility::addresses(offer.service, &scope.client)
+            visibility::addresses(reader, offer.service, &scope.client)
         };
         if *offer.binds[0] == *visibility::UNSPECIFIED
             && offer.service.registry == Registry::External

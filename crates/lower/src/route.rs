@@ -114,7 +114,8 @@ pub fn tables(reader: &Reader<'_>, scope: &RouteScope) -> BTreeSet<TableKey> {
                     out.insert(TableKey::Port(p.number));
                 } else if p.protocol.is_auto() {
                     // A listener of its own has a table of its own.
-                    let own = *visibility::addresses(s, client)[0] != *wildcard || s.is_headless();
+                    let own = *visibility::addresses(reader, s, client)[0] != *wildcard
+                        || s.is_headless();
                     out.insert(if own {
                         TableKey::Service(s.id.clone(), p.number)
                     } else {
@@ -576,7 +577,7 @@ fn domains(reader: &Reader<'_>, client: &Client, table: &TableKey, service: &Ser
         out.extend(every);
     }
     out.extend(
-        visibility::named_addresses(service, client)
+        visibility::named_addresses(reader, service, client)
             .iter()
             .map(|a| domain_name(a)),
     );

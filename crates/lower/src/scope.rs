@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pilotfish_ir::listener::Tracing;
 use pilotfish_ir::tls::CertificateFiles;
 use pilotfish_mesh::reader::Known;
-use pilotfish_mesh::{ExportTo, Instance, Labels, Locality, Reader};
+use pilotfish_mesh::{ExportTo, Instance, Labels, Locality, Reader, Service};
 
 use crate::Text;
 use crate::conduct::Conduct;
@@ -109,6 +109,8 @@ pub struct Client {
 pub struct Who {
     /// Namespace.
     pub namespace: Text,
+    /// Cluster it is in.
+    pub cluster: Text,
     /// DNS domain its short names are resolved in, such as `shop.svc.cluster.local`.
     pub dns_domain: Text,
     /// Labels that some selector reads; no others.
@@ -160,6 +162,7 @@ impl Client {
             Known::Labelled(k, v) => labels.get(k) == Some(v),
             Known::NotLabelled(k, v) => labels.get(k) != Some(v),
             Known::Label(k, v) => labels.get(k) == v.as_ref(),
+            Known::Cluster(cluster) => *cluster == self.who.cluster,
         }
     }
 
@@ -193,6 +196,20 @@ impl Client {
     pub fn namespace(&self, reader: &Reader<'_>) -> &Text {
         reader.knows(Known::In(self.who.namespace.clone()));
         &self.who.namespace
+    }
+
+    /// Its cluster, for what differs between clusters.
+    pub fn cluster(&self, reader: &Reader<'_>) -> &Text {
+        reader.knows(Known::Cluster(self.who.cluster.clone()));
+        &self.who.cluster
+    }
+
+    /// The addresses of a service as seen from its cluster.
+    pub fn addresses_of<'s>(&self, reader: &Reader<'_>, service: &'s Service) -> &'s [Text] {
+        if service.cluster_addresses.is_none() {
+            return &service.addresses;
+        }
+        service.addresses_in(self.cluster(reader))
     }
 
     /// Whether what is exported like this from a namespace reaches it.
@@ -317,6 +334,8 @@ pub struct SecretScope {
     pub client: Client,
     /// Namespace of its verified identity.
     pub namespace: Text,
+    /// Cluster it says it is in: Secrets there go before those of the config cluster.
+    pub cluster: Text,
     /// Services a gateway serves.
     pub instances: Vec<Instance>,
 }

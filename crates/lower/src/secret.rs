@@ -40,7 +40,7 @@ pub(crate) fn credential(name: &str) -> SecretSource {
 /// The names a proxy may ask for, whether something stands behind them or not.
 pub fn names(reader: &Reader<'_>, scope: &SecretScope) -> BTreeSet<Text> {
     let mut out = BTreeSet::new();
-    for object in reader.secrets(&scope.namespace) {
+    for object in reader.secrets(&scope.cluster, &scope.namespace) {
         let name = &object.key.name;
         out.insert(Text::from(format!("kubernetes://{name}")));
         if !name.ends_with(ROOTS) {
@@ -70,7 +70,7 @@ pub fn secret(reader: &Reader<'_>, scope: &SecretScope, name: &Text) -> Option<S
     let reference = Reference::parse(name, &scope.namespace)?;
     Some(Secret {
         name: name.clone(),
-        content: content(reader, &reference)?,
+        content: content(reader, scope, &reference)?,
     })
 }
 
@@ -106,16 +106,16 @@ impl Reference {
     }
 }
 
-fn content(reader: &Reader<'_>, r: &Reference) -> Option<SecretContent> {
+fn content(reader: &Reader<'_>, scope: &SecretScope, r: &Reference) -> Option<SecretContent> {
     let owner = r.name.strip_suffix(ROOTS);
     if r.kind == Kind::ConfigMap {
         let name = owner.unwrap_or(&r.name);
-        let map = reader.secret(Kind::ConfigMap, &r.namespace, name)?;
+        let map = reader.secret(&scope.cluster, Kind::ConfigMap, &r.namespace, name)?;
         let data = &map.get::<ConfigMap>()?.data;
         return roots(|key| data.get(key).map(String::as_bytes));
     }
     let get = |name: &str| {
-        let object = reader.secret(Kind::Secret, &r.namespace, name)?;
+        let object = reader.secret(&scope.cluster, Kind::Secret, &r.namespace, name)?;
         object.get::<KubeSecret>()
     };
     match owner {

@@ -464,20 +464,20 @@ fn usable(address: &str, families: Families) -> bool {
 
 /// Addresses of a service that requests may name as their host. Of several that a ServiceEntry declares only the last is
 /// one, whatever its family.
-pub fn named_addresses(service: &Service, client: &Client) -> Vec<Text> {
+pub fn named_addresses(reader: &Reader<'_>, service: &Service, client: &Client) -> Vec<Text> {
     if service.registry == Registry::External
         && let Some(last) = service.addresses.last()
     {
         return vec![last.clone()];
     }
-    addresses(service, client)
+    addresses(reader, service, client)
         .into_iter()
         .filter(|a| &**a != UNSPECIFIED && usable(a, client.families))
         .collect()
 }
 
 /// Addresses of a service as a proxy may use them; the main one first, and [`UNSPECIFIED`] alone if there is none.
-pub fn addresses(service: &Service, client: &Client) -> Vec<Text> {
+pub fn addresses(reader: &Reader<'_>, service: &Service, client: &Client) -> Vec<Text> {
     let usable = |all: &[Text]| -> Vec<Text> {
         let fit = |a: &&Text| usable(a, client.families);
         let mut out: Vec<Text> = all.iter().filter(fit).cloned().collect();
@@ -487,7 +487,7 @@ pub fn addresses(service: &Service, client: &Client) -> Vec<Text> {
         }
         out
     };
-    let own = usable(&service.addresses);
+    let own = usable(client.addresses_of(reader, service));
     if !own.is_empty() {
         return own;
     }

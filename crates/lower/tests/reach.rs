@@ -141,7 +141,7 @@ fn without_dual_stack_the_first_family_of_a_service_counts() {
     let named = |families| {
         let reader = Reader::new(&world);
         let service = reader.service(&id("six", "shop")).unwrap();
-        let all = visibility::addresses(service, &client(families));
+        let all = visibility::addresses(&reader, service, &client(families));
         all.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(named(Families::V4), ["10.96.0.6"]);

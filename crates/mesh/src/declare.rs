@@ -9,7 +9,7 @@ use pilotfish_config::core::{
 };
 use pilotfish_config::mesh::{LabelSelector, Visibility};
 use pilotfish_config::networking::{Location, Resolution as Wanted, ServiceEntry};
-use pilotfish_config::{Diagnostic, Kind, Labels, Object};
+use pilotfish_config::{ClusterId, Diagnostic, Kind, Labels, Object};
 
 use crate::service::{OnNodes, TrafficDistribution};
 use crate::view::View;
@@ -25,7 +25,7 @@ pub(crate) type Report<'a> = &'a mut dyn FnMut(Diagnostic);
 pub(crate) fn ignore(_: Diagnostic) {}
 
 /// Which nodes lead to a gateway from other networks.
-const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+pub(crate) const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 
 fn texts(map: &BTreeMap<String, String>) -> Labels {
@@ -102,6 +102,10 @@ impl View<'_> {
             let Some(other) = self.declaration(other, id, &mut ignore) else {
                 continue;
             };
+            if other.registry == Registry::Kubernetes {
+                self.join(&mut service, other);
+                continue;
+            }
             let joined = service.registry == other.registry
                 && service.resolution == other.resolution
                 && service.labels == other.labels
@@ -128,13 +132,40 @@ impl View<'_> {
                 service.ports.extend(fresh);
             }
         }
+        if service.cluster_addresses.is_none()
+            && !service.source.cluster.is_config()
+            && service.addresses.len() > 1
+        {
+            let own = self.cluster_name(service.source.cluster).clone();
+            let of_own = (own, service.addresses.clone());
+            service.cluster_addresses = Some(Box::new(BTreeMap::from([of_own])));
+        }
         let target = self.aliases.resolve(id);
         service.alias_of = target.filter(|host| self.index.declared_of(host).next().is_some());
         service.aliases = self.aliases.of(&id.host);
+        service.cluster_local = self.local_hosts.is_local(&id.host);
         Some(service)
     }
 
-    /// The objects that declare a service, the one that wins first: Kubernetes, then older, then by name.
+    /// Adds what the Service of another cluster says: where it is reached there, and who runs it. Everything else is as the
+    /// first cluster says.
+    fn join(&self, service: &mut Service, other: Service) {
+        let own = self.cluster_name(service.source.cluster).clone();
+        let addresses = service.cluster_addresses.get_or_insert_with(|| {
+            let of_own = (own, service.addresses.clone());
+            Box::new(BTreeMap::from([of_own]))
+        });
+        let cluster = self.cluster_name(other.source.cluster).clone();
+        addresses.insert(cluster, other.addresses);
+        for name in other.subject_alt_names {
+            if !service.subject_alt_names.contains(&name) {
+                service.subject_alt_names.push(name);
+            }
+        }
+    }
+
+    /// The objects that declare a service, the one that wins first: Kubernetes, then the config cluster, then older, then by
+    /// name.
     pub(crate) fn declarers(&self, id: &ServiceId) -> Vec<&Object> {
         let mut objects: Vec<&Object> = self
             .index
@@ -145,6 +176,7 @@ impl View<'_> {
         objects.sort_by_key(|object| {
             (
                 object.kind() != Kind::Service,
+                object.key.cluster,
                 object.meta.created.unwrap_or(0),
                 object.key.name.clone(),
             )
@@ -174,11 +206,12 @@ impl View<'_> {
         };
         spec.and_then(distribution)
             .or_else(|| annotation(object))
-            .or_else(|| annotation(self.namespace(&object.key.namespace)?))
+            .or_else(|| annotation(self.namespace(object.key.cluster, &object.key.namespace)?))
             .unwrap_or_default()
     }
 
-    fn kubernetes(
+    /// A Service as its own cluster has it.
+    pub(crate) fn kubernetes(
         &self,
         object: &Object,
         spec: &KubeService,
@@ -260,6 +293,7 @@ impl View<'_> {
             } else {
                 spec.virtual_ips().map(Text::from).collect()
             },
+            cluster_addresses: None,
             auto_addresses: Vec::new(),
             ports,
             export_to: self.export_to(
@@ -276,6 +310,7 @@ impl View<'_> {
             publish_not_ready: spec.publish_not_ready_addresses,
             client_ip_affinity: spec.session_affinity == "ClientIP",
             node_local: spec.internal_traffic_policy == TrafficPolicy::Local,
+            cluster_local: false,
             traffic_distribution: self.distribution(object, spec.traffic_distribution.as_deref()),
             external_addresses: balancers
                 .chain(spec.external_ips.iter().map(String::as_str))
@@ -349,6 +384,7 @@ impl View<'_> {
             resolution,
             mesh_external: entry.location == Location::MeshExternal,
             auto_addresses: self.auto_addresses(object, entry, id),
+            cluster_addresses: None,
             addresses,
             ports,
             export_to: self.capped(export_to, owner),
@@ -365,6 +401,7 @@ impl View<'_> {
             publish_not_ready: false,
             client_ip_affinity: false,
             node_local: false,
+            cluster_local: false,
             traffic_distribution: self.distribution(object, None),
             external_addresses: Vec::new(),
             on_nodes: None,
@@ -396,7 +433,9 @@ impl View<'_> {
             return export_to;
         };
         let none = Labels::new();
-        let labels = self.namespace(owner).map_or(&none, |ns| &ns.meta.labels);
+        let labels = self
+            .namespace(ClusterId::CONFIG, owner)
+            .map_or(&none, |ns| &ns.meta.labels);
         let policy = limits.policies.iter().find(|policy| {
             policy.matching_rules.iter().all(|rule| {
                 rule.namespace_selector

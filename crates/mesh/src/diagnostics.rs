@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pilotfish_config::{Diagnostic, ObjectKey};
+use pilotfish_config::{ClusterId, Diagnostic, ObjectKey};
 
 use crate::{Registry, Resolution, Text, World};
 
@@ -15,7 +15,7 @@ pub(crate) fn all(world: &World) -> Vec<Diagnostic> {
         let origin = object.and_then(|object| object.origin.clone());
         found.insert(diagnostic.from_origin(origin));
     };
-    let mut owners: BTreeMap<&Text, &ObjectKey> = BTreeMap::new();
+    let mut owners: BTreeMap<(ClusterId, &Text), &ObjectKey> = BTreeMap::new();
     for service in world.ordered.iter() {
         world.view().service(&service.id, &mut say);
         if service.resolution == Resolution::Alias && world.aliases.resolve(&service.id).is_none() {
@@ -30,7 +30,9 @@ pub(crate) fn all(world: &World) -> Vec<Diagnostic> {
             continue;
         }
         for address in &service.addresses {
-            let first = *owners.entry(address).or_insert(&service.source);
+            let first = *owners
+                .entry((service.source.cluster, address))
+                .or_insert(&service.source);
             if *first != service.source {
                 let shared = Diagnostic::warning(
                     "shared-cluster-ip",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use pilotfish_config::mesh::LabelSelector;
-use pilotfish_config::{Kind, ObjectKey, Snapshot};
+use pilotfish_config::{ClusterId, Kind, ObjectKey, Snapshot};
 
 use crate::declare::matches;
 use crate::{Text, World};
@@ -13,7 +13,7 @@ use crate::{Text, World};
 struct Selected<'a> {
     snapshot: &'a Snapshot,
     selectors: &'a [LabelSelector],
-    known: BTreeMap<Text, bool>,
+    known: BTreeMap<(ClusterId, Text), bool>,
 }
 
 impl<'a> Selected<'a> {
@@ -30,15 +30,17 @@ impl<'a> Selected<'a> {
         if self.selectors.is_empty() || key.namespace.is_empty() {
             return true;
         }
-        if let Some(known) = self.known.get(&key.namespace) {
+        let place = (key.cluster, key.namespace.clone());
+        if let Some(known) = self.known.get(&place) {
             return *known;
         }
-        let namespace = ObjectKey::new(Kind::Namespace, "", key.namespace.clone());
+        // What a cluster says of its namespaces counts there.
+        let namespace = ObjectKey::new(Kind::Namespace, "", key.namespace.clone()).of(key.cluster);
         let counts = self.snapshot.get(&namespace).is_some_and(|ns| {
             let mut selectors = self.selectors.iter();
             selectors.any(|s| matches(s, &ns.meta.labels))
         });
-        self.known.insert(key.namespace.clone(), counts);
+        self.known.insert(place, counts);
         counts
     }
 }

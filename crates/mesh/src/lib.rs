@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod fact;
 pub mod host;
 mod index;
+mod local_hosts;
 pub mod lookup;
 pub mod network;
 mod population;

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use pilotfish_config::core::{Node, NodeAddress};
-use pilotfish_config::{Kind, Object};
+use pilotfish_config::core::{Node, NodeAddress, Service as KubeService};
+use pilotfish_config::{ClusterId, Kind, Object};
 
+use crate::declare::{NODE_SELECTOR, ignore};
 use crate::service::OnNodes;
 use crate::view::NETWORK;
-use crate::{Registry, Service, Text, World};
+use crate::{Service, Text, World, index};
 
 /// Port on which a gateway takes mutual TLS from other networks, unless its service says otherwise.
 const DEFAULT_PORT: u16 = 15443;
@@ -27,10 +29,13 @@ pub struct NetworkGateway {
     pub cluster: Text,
 }
 
-/// Whether a service may be a gateway.
-pub(crate) fn may_be_gateway(service: &Service) -> bool {
-    service.registry == Registry::Kubernetes
-        && (!service.external_addresses.is_empty() || service.on_nodes.is_some())
+/// Whether an object is a Service that may be a gateway: it can be reached from outside.
+pub(crate) fn may_be_gateway(object: &Object) -> bool {
+    object.get::<KubeService>().is_some_and(|service| {
+        !service.load_balancer.ingress.is_empty()
+            || !service.external_ips.is_empty()
+            || object.meta.annotations.contains_key(NODE_SELECTOR)
+    })
 }
 
 /// All gateways, by network and address. Those whose address is a name are left out: nobody resolves it.
@@ -49,22 +54,30 @@ pub(crate) fn gateways(world: &World) -> Vec<NetworkGateway> {
             }
         }
     }
-    for service in world
-        .ordered
-        .iter()
-        .filter(|service| may_be_gateway(service))
-    {
+    // Each cluster has gateways of its own, whatever else the host is there.
+    let view = world.view();
+    let objects = world.snapshot.list(Kind::Service);
+    for object in objects.filter(|object| may_be_gateway(object)) {
+        let (cluster, key) = (object.key.cluster, &object.key);
+        let id = index::kube_id(&key.namespace, &key.name, &world.settings);
+        let Some(spec) = index::kube(object) else {
+            continue;
+        };
+        let service = view.kubernetes(object, spec, &id, &mut ignore);
         let addresses = match &service.on_nodes {
-            Some(on_nodes) if service.external_addresses.is_empty() => nodes(world, on_nodes),
+            Some(on_nodes) if service.external_addresses.is_empty() => {
+                nodes(world, cluster, on_nodes)
+            }
             _ => service.external_addresses.clone(),
         };
-        for (network, port) in fronted(world, service) {
+        let cluster = view.cluster_name(cluster);
+        for (network, port) in fronted(world, cluster, &service) {
             let of_nodes = service.on_nodes.as_ref().and_then(|n| n.ports.get(&port));
             found.extend(addresses.iter().map(|address| NetworkGateway {
                 network: network.clone(),
                 address: address.clone(),
                 port: of_nodes.copied().unwrap_or(port),
-                cluster: world.settings.cluster.clone(),
+                cluster: cluster.clone(),
             }));
         }
     }
@@ -74,8 +87,9 @@ pub(crate) fn gateways(world: &World) -> Vec<NetworkGateway> {
 }
 
 /// The addresses by which the nodes of a service are reached from outside.
-fn nodes(world: &World, on_nodes: &OnNodes) -> Vec<Text> {
-    let selected = world.snapshot.list(Kind::Node).filter(|node| {
+fn nodes(world: &World, cluster: ClusterId, on_nodes: &OnNodes) -> Vec<Text> {
+    let all = world.snapshot.in_cluster(Kind::Node, cluster);
+    let selected = all.filter(|node: &&Arc<Object>| {
         let has = |(key, value): (&Text, &Text)| node.meta.labels.get(key) == Some(value);
         on_nodes.selector.iter().all(has)
     });
@@ -91,7 +105,7 @@ fn external_address(node: &Object) -> Option<Text> {
 }
 
 /// The networks that a service fronts, by its label, else by the mesh networks.
-fn fronted(world: &World, service: &Service) -> Vec<(Text, u16)> {
+fn fronted(world: &World, cluster: &str, service: &Service) -> Vec<(Text, u16)> {
     if let Some(network) = service.labels.get(NETWORK).filter(|n| !n.is_empty()) {
         let said = service.labels.get(PORT_LABEL).and_then(|p| p.parse().ok());
         let port = said.unwrap_or(DEFAULT_PORT);
@@ -105,7 +119,7 @@ fn fronted(world: &World, service: &Service) -> Vec<(Text, u16)> {
         let ours = network
             .endpoints
             .iter()
-            .any(|e| e.from_registry.as_deref() == Some(&*world.settings.cluster));
+            .any(|e| e.from_registry.as_deref() == Some(cluster));
         if !ours {
             continue;
         }

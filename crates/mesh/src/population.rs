@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pilotfish_config::core::{IntOrString, Pod, Protocol as Transport, Service as KubeService};
 use pilotfish_config::networking::{ServiceEntry, ServicePort, WorkloadEntry};
-use pilotfish_config::{Kind, Object};
+use pilotfish_config::{ClusterId, Kind, Object};
 
 use crate::declare::{entry_addresses, port_number};
 use crate::index::{self, Ref};
@@ -136,7 +136,9 @@ impl View<'_> {
             }
         }
         if only != Some(Registry::External) {
-            for object in declarers {
+            let mut of_clusters = declarers;
+            of_clusters.sort_by_key(|object| self.cluster_name(object.key.cluster));
+            for object in of_clusters {
                 if let Some(spec) = index::kube(object) {
                     self.of_slices(object, spec, service, &mut found, &mut population.refs);
                     self.of_selected_entries(object, spec, service, &mut found);
@@ -200,8 +202,9 @@ impl View<'_> {
             "" => view::label_locality(labels).unwrap_or_default(),
             locality => Locality::parse(locality),
         };
+        let cluster = self.cluster_name(ClusterId::CONFIG);
         let network = match entry.network.as_str() {
-            "" => self.network(labels, address),
+            "" => self.network(ClusterId::CONFIG, labels, address),
             network => Text::from(network),
         };
         let account = entry.service_account.as_str();
@@ -218,10 +221,10 @@ impl View<'_> {
                     .collect(),
                 port: 0,
                 health: EndpointHealth::Unknown,
-                labels: view::augment(labels, self.settings, &locality, &Text::default(), &network),
+                labels: view::augment(labels, cluster, &locality, &Text::default(), &network),
                 locality,
                 network: Text::from(entry.network.as_str()),
-                cluster: self.settings.cluster.clone(),
+                cluster: cluster.clone(),
                 weight: entry.weight.max(1),
                 mutual_tls,
                 workload,
@@ -295,6 +298,10 @@ impl View<'_> {
             .settings
             .on("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true);
         if !wanted || service.resolution != Resolution::ClientSide || spec.selector.is_empty() {
+            return;
+        }
+        // Entries are objects of the config cluster, and chosen by the Services there.
+        if !object.key.cluster.is_config() {
             return;
         }
         let namespace = &object.key.namespace;

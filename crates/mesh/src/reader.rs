@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
 use pilotfish_config::networking::VirtualService;
-use pilotfish_config::{Diagnostic, Kind, Object, ObjectKey};
+use pilotfish_config::{ClusterId, Diagnostic, Kind, Object, ObjectKey};
 
 use crate::host;
 use crate::rules::{Head, Ranked, delegate_ref};
@@ -39,6 +39,8 @@ pub enum Known {
     NotLabelled(Text, Text),
     /// The value of this label, if it has it.
     Label(Text, Option<Text>),
+    /// It is in this cluster.
+    Cluster(Text),
 }
 
 /// What a [`Reader`] remembers.
@@ -243,19 +245,44 @@ impl<'w> Reader<'w> {
         self.world.sidecars.get(namespace)
     }
 
-    /// A Secret or ConfigMap.
-    pub fn secret(&self, kind: Kind, namespace: &str, name: &str) -> Option<&'w Arc<Object>> {
-        let key = ObjectKey::new(kind, namespace, name);
-        self.note(Fact::Secret(key.clone()));
-        let object = self.world.snapshot.get(&key)?;
-        self.uses(&key);
-        Some(object)
+    /// A Secret or ConfigMap for a proxy in a cluster: that of its own cluster goes before that of the config cluster.
+    pub fn secret(
+        &self,
+        cluster: &str,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Option<&'w Arc<Object>> {
+        let own = self.clusters_of(cluster, kind);
+        own.into_iter().find_map(|cluster| {
+            let key = ObjectKey::new(kind, namespace, name).of(cluster);
+            self.note(Fact::Secret(key.clone()));
+            let object = self.world.snapshot.get(&key)?;
+            self.uses(&key);
+            Some(object)
+        })
     }
 
-    /// The Secrets of a namespace, by name. Only which there are: read them through [`Reader::secret`].
-    pub fn secrets(&self, namespace: &'w str) -> impl Iterator<Item = &'w Arc<Object>> {
+    /// The Secrets of a namespace that a proxy in a cluster may have, by name. Only which there are: read them through
+    /// [`Reader::secret`].
+    pub fn secrets(
+        &self,
+        cluster: &str,
+        namespace: &'w str,
+    ) -> impl Iterator<Item = &'w Arc<Object>> {
         self.note(Fact::Secrets(Text::from(namespace)));
-        self.world.snapshot.in_namespace(Kind::Secret, namespace)
+        let snapshot = &self.world.snapshot;
+        let clusters = self.clusters_of(cluster, Kind::Secret);
+        clusters
+            .into_iter()
+            .flat_map(move |c| snapshot.in_namespace_of(Kind::Secret, c, namespace))
+    }
+
+    /// The cluster of this name, if it is another than the config cluster and has objects of a kind; then the config cluster.
+    fn clusters_of(&self, name: &str, kind: Kind) -> Vec<ClusterId> {
+        let mut all = self.world.snapshot.clusters(kind);
+        let named = all.find(|cluster| cluster.name().is_some_and(|n| **n == *name));
+        named.into_iter().chain([ClusterId::CONFIG]).collect()
     }
 
     /// PeerAuthentications of a namespace, oldest first.
@@ -264,9 +291,19 @@ impl<'w> Reader<'w> {
         self.world.peer_authentications.get(namespace)
     }
 
-    /// The workload at an address.
-    pub fn workload(&self, address: &str) -> Option<&'w Arc<Workload>> {
-        self.note(Fact::Workload(Text::from(address)));
-        self.world.workloads.get(address)
+    /// The workload at an address, for a proxy that says it is in a cluster: a WorkloadEntry, or a pod of that cluster. One
+    /// that says nothing is taken to be in the config cluster.
+    pub fn workload(&self, cluster: &str, address: &str) -> Option<&'w Arc<Workload>> {
+        let address = Text::from(address);
+        self.note(Fact::Workload(address.clone()));
+        let own = &self.world.settings.cluster;
+        let cluster = if cluster.is_empty() { own } else { cluster };
+        let found = self.world.workloads_at(&address);
+        let of_entry = |w: &&Arc<Workload>| w.source.kind == Kind::WorkloadEntry;
+        let here = |w: &&Arc<Workload>| **w.source.cluster.name().unwrap_or(own) == *cluster;
+        found
+            .clone()
+            .find(of_entry)
+            .or_else(|| found.clone().find(here))
     }
 }

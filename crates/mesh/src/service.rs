@@ -131,6 +131,8 @@ pub struct Service {
     pub mesh_external: bool,
     /// Virtual addresses as declared: IPs or CIDRs, first is the main one; empty for headless.
     pub addresses: Vec<Text>,
+    /// Virtual addresses by cluster, if they differ. Those above are of the cluster that `source` is in.
+    pub cluster_addresses: Option<Box<BTreeMap<Text, Vec<Text>>>>,
     /// Addresses allocated by the control plane (IPv4 then IPv6), used where DNS is captured.
     pub auto_addresses: Vec<Text>,
     /// Ports.
@@ -155,6 +157,8 @@ pub struct Service {
     pub client_ip_affinity: bool,
     /// Only endpoints on the client's node are used.
     pub node_local: bool,
+    /// Only endpoints in the client's cluster are used.
+    pub cluster_local: bool,
     /// Preference for near endpoints.
     pub traffic_distribution: TrafficDistribution,
     /// Addresses by which it is reached from outside the cluster: load balancers, then external IPs.
@@ -180,6 +184,18 @@ impl Service {
         let mut of_number = self.ports.iter().filter(|p| p.number == number);
         let streams = of_number.clone().find(|p| p.protocol != Protocol::Udp);
         streams.or_else(|| of_number.next())
+    }
+
+    /// Its virtual addresses as seen from a cluster. Where there are none, the main address is as good as any: it leads to
+    /// the proxy, which knows what it stands for.
+    pub fn addresses_in(&self, cluster: &str) -> &[Text] {
+        match &self.cluster_addresses {
+            None => &self.addresses,
+            Some(all) => match all.get(cluster) {
+                Some(own) if !own.is_empty() => own,
+                _ => &self.addresses[..self.addresses.len().min(1)],
+            },
+        }
     }
 
     /// The cookie by which its sessions stay with an endpoint.

@@ -6,7 +6,7 @@ use pilotfish_config::core::{
     AddressType, Endpoint as SliceEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
     Endpoints, Pod, PodPhase, Service as KubeService, TargetRef,
 };
-use pilotfish_config::{Kind, Object, ObjectKey};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
 use crate::index::{self, Ref};
 use crate::population::{Found, PortKey};
@@ -73,6 +73,7 @@ impl View<'_> {
         let feeding: Vec<&Object> = self
             .index
             .feeding(namespace, &object.key.name)
+            .filter(|key| key.cluster == object.key.cluster)
             .filter_map(|key| self.get(key))
             .map(|object| &**object)
             .collect();
@@ -80,7 +81,7 @@ impl View<'_> {
         let mut sliced = false;
         for slice in feeding.iter().filter_map(|object| index::slice(object)) {
             sliced = true;
-            self.of_slice(namespace, slice, spec, service, &mut seen, found, refs);
+            self.of_slice(&object.key, slice, spec, service, &mut seen, found, refs);
         }
         if sliced {
             return;
@@ -90,7 +91,7 @@ impl View<'_> {
             .filter_map(|object| object.get::<Endpoints>())
         {
             for slice in mirrored(endpoints) {
-                self.of_slice(namespace, &slice, spec, service, &mut seen, found, refs);
+                self.of_slice(&object.key, &slice, spec, service, &mut seen, found, refs);
             }
         }
     }
@@ -98,7 +99,7 @@ impl View<'_> {
     #[expect(clippy::too_many_arguments, reason = "one loop, split for its length")]
     fn of_slice(
         &self,
-        namespace: &Text,
+        owner: &ObjectKey,
         slice: &EndpointSlice,
         spec: &KubeService,
         service: &Service,
@@ -109,16 +110,17 @@ impl View<'_> {
         if slice.address_type == AddressType::Fqdn {
             return;
         }
+        let (cluster, namespace) = (owner.cluster, &owner.namespace);
         for item in &slice.endpoints {
             for address in item.addresses.iter().filter(|a| !a.is_empty()) {
                 let of_pod = item.target_ref.as_ref().filter(|r| r.kind == "Pod");
-                let pod = self.slice_pod(namespace, address, of_pod, refs);
+                let pod = self.slice_pod(cluster, namespace, address, of_pod, refs);
                 if pod.is_none() && of_pod.is_some() {
                     continue;
                 }
                 let mut endpoint = match pod {
                     Some((object, pod)) => self.pod_endpoint(object, pod, address),
-                    None => self.bare_endpoint(address),
+                    None => self.bare_endpoint(cluster, address),
                 };
                 endpoint.health = health(service, &item.conditions, self.settings);
                 if let (true, Some(_), Some((_, pod))) = (self.settings.dual_stack, of_pod, pod)
@@ -146,9 +148,11 @@ impl View<'_> {
         }
     }
 
-    /// The pod an address of a slice belongs to: the one it names, else one of the namespace that has the address.
+    /// The pod an address of a slice belongs to: the one it names, else one of the namespace that has the address. Both are
+    /// pods of the slice's own cluster.
     fn slice_pod(
         &self,
+        cluster: ClusterId,
         namespace: &Text,
         address: &str,
         named: Option<&TargetRef>,
@@ -161,7 +165,7 @@ impl View<'_> {
                 namespace => Text::from(namespace),
             };
             refs.insert(Ref::Pod(namespace.clone(), name.clone()));
-            let object = self.get(&ObjectKey::new(Kind::Pod, namespace, name))?;
+            let object = self.get(&ObjectKey::new(Kind::Pod, namespace, name).of(cluster))?;
             let pod = object.get::<Pod>()?;
             let failed = pod.phase == PodPhase::Failed;
             return (!failed).then_some((&**object, pod));
@@ -169,7 +173,8 @@ impl View<'_> {
         let address = Text::from(address);
         self.index
             .at(&address)
-            .filter(|key| key.kind == Kind::Pod && key.namespace == *namespace)
+            .filter(|key| key.kind == Kind::Pod && key.cluster == cluster)
+            .filter(|key| key.namespace == *namespace)
             .filter_map(|key| self.get(key))
             .find_map(|object| {
                 let pod = object.get::<Pod>()?;
@@ -178,8 +183,9 @@ impl View<'_> {
     }
 
     /// An address of which nothing else is known.
-    fn bare_endpoint(&self, address: &str) -> Endpoint {
-        let network = self.network(&Labels::new(), address);
+    fn bare_endpoint(&self, cluster: ClusterId, address: &str) -> Endpoint {
+        let network = self.network(cluster, &Labels::new(), address);
+        let cluster = self.cluster_name(cluster);
         Endpoint {
             addresses: vec![Text::from(address)],
             port: 0,
@@ -187,13 +193,13 @@ impl View<'_> {
             locality: Locality::default(),
             labels: view::augment(
                 &Labels::new(),
-                self.settings,
+                cluster,
                 &Locality::default(),
                 &Text::default(),
                 &network,
             ),
             network,
-            cluster: self.settings.cluster.clone(),
+            cluster: cluster.clone(),
             weight: 1,
             mutual_tls: false,
             workload: Text::default(),

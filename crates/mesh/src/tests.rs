@@ -6,6 +6,8 @@ use pilotfish_config::{ObjectKey, Snapshot, Spec, parse};
 
 use crate::{EndpointHealth, ExportTo, Reader, Resolution, ServiceId, Settings, World, canonical};
 
+mod clusters;
+
 fn world(text: &str) -> World {
     changed_world(text, |_| {})
 }
@@ -74,7 +76,7 @@ fn a_service_has_the_pods_of_its_slices() {
         *reader.identities(&web),
         ["spiffe://cluster.local/ns/shop/sa/web".into()]
     );
-    let workload = reader.workload("10.0.0.1").unwrap();
+    let workload = reader.workload("", "10.0.0.1").unwrap();
     assert_eq!(workload.instances.len(), 1);
     assert_eq!(
         (workload.instances[0].port, workload.instances[0].target),
@@ -140,7 +142,7 @@ fn a_workload_whose_health_check_fails_is_no_endpoint() {
             let found = endpoints(&world, &id(host, "shop"), port).len();
             assert_eq!(found, usize::from(is_there), "{host} {case}");
         }
-        let workload = Reader::new(&world).workload("10.0.0.7");
+        let workload = Reader::new(&world).workload("", "10.0.0.7");
         assert_eq!(workload.is_some(), is_there, "{case}");
     }
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use pilotfish_config::{Kind, Object, ObjectKey, Snapshot, Spec};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot, Spec};
 
 use crate::declare::ignore;
 use crate::index::Ref;
+use crate::local_hosts::LocalHosts;
 use crate::view::{NETWORK, node_locality, system_namespace};
 use crate::world::Update;
 use crate::{
@@ -20,8 +21,8 @@ use crate::{
 struct Dirty {
     services: BTreeSet<ServiceId>,
     addresses: BTreeSet<Text>,
-    /// Nodes, and with them the gateways that are reached through their ports.
-    nodes: bool,
+    /// The gateways between networks: a Service that may be one, or a node by whose ports it is reached.
+    gateways: bool,
     everything: bool,
 }
 
@@ -75,7 +76,7 @@ fn listed(service: &Service) -> impl PartialEq + '_ {
         ),
         (service.resolution, service.mesh_external, &service.ports),
         (
-            &service.addresses,
+            (&service.addresses, &service.cluster_addresses),
             &service.auto_addresses,
             &service.export_to,
         ),
@@ -93,12 +94,12 @@ fn order(service: &Service) -> impl Ord + '_ {
     )
 }
 
-/// Who is reached on which port under which address, as far as workloads can tell.
-fn reached(endpoints: Option<&Arc<ServiceEndpoints>>) -> BTreeSet<(&Text, &Text, u16)> {
+/// Who is reached on which port under which address of which cluster, as far as workloads can tell.
+fn reached(endpoints: Option<&Arc<ServiceEndpoints>>) -> BTreeSet<(&Text, &Text, &Text, u16)> {
     let all = endpoints.into_iter().flat_map(|e| &e.by_port);
     all.flat_map(|(port, list)| {
         list.iter()
-            .filter_map(move |e| Some((e.addresses.first()?, port, e.port)))
+            .filter_map(move |e| Some((e.addresses.first()?, &e.cluster, port, e.port)))
     })
     .collect()
 }
@@ -113,6 +114,10 @@ impl<'a> Step<'a> {
         let networks = same(Arc::ptr_eq(&old.networks, &next.networks), &|| {
             old.networks == next.networks
         });
+        if !mesh {
+            let local = LocalHosts::of(&next.mesh, &next.settings.domain);
+            self.next.local_hosts = Arc::new(local);
+        }
         if !mesh || !networks {
             self.facts.insert(Fact::Mesh);
             self.dirty.everything = true;
@@ -152,10 +157,10 @@ impl<'a> Step<'a> {
             }
         }
         for key in changed.iter().filter(|key| key.kind == Kind::Service) {
-            let target = self
-                .after(key)
-                .and_then(|object| alias::external_name(&object));
             let id = index::kube_id(&key.namespace, &key.name, &settings);
+            let view = self.next.view();
+            let first = view.declarers(&id).into_iter().next();
+            let target = first.and_then(alias::external_name);
             self.next.aliases.replace(&id, target);
         }
     }
@@ -173,9 +178,11 @@ impl<'a> Step<'a> {
             Kind::Service | Kind::ServiceEntry => {
                 for object in &versions {
                     for id in index::declared(object, &settings) {
+                        self.elsewhere(key, &id);
                         self.declared(id);
                     }
                     self.selected(object);
+                    self.dirty.gateways |= network::may_be_gateway(object);
                 }
             }
             Kind::EndpointSlice | Kind::Endpoints => {
@@ -190,13 +197,12 @@ impl<'a> Step<'a> {
                 }
             }
             Kind::Node => {
-                self.dirty.nodes = true;
+                self.dirty.gateways = true;
                 let localities: Vec<_> = versions.iter().map(|node| node_locality(node)).collect();
                 if versions.len() == 2 && localities[0] == localities[1] {
                     return;
                 }
-                let pods: Vec<Arc<Object>> = self.next.snapshot.list(Kind::Pod).cloned().collect();
-                for object in pods {
+                for object in self.pods(key.cluster) {
                     if matches!(&object.spec, Spec::Pod(pod) if *pod.node_name == *key.name) {
                         self.workload(&object);
                     }
@@ -208,11 +214,15 @@ impl<'a> Step<'a> {
                     .map(|object| object.and_then(|o| o.meta.labels.get(NETWORK).cloned()))
                     .collect();
                 if &*key.name == system_namespace(&self.next.snapshot) && networks.len() > 1 {
-                    self.dirty.everything = true;
+                    self.network(key.cluster);
                 }
-                let in_namespace = [Kind::Service, Kind::ServiceEntry]
-                    .into_iter()
-                    .flat_map(|kind| self.next.snapshot.in_namespace(kind, &key.name));
+                let in_namespace =
+                    [Kind::Service, Kind::ServiceEntry]
+                        .into_iter()
+                        .flat_map(|kind| {
+                            let snapshot = &self.next.snapshot;
+                            snapshot.in_namespace_of(kind, key.cluster, &key.name)
+                        });
                 let ids: Vec<ServiceId> = in_namespace
                     .flat_map(|object| index::declared(object, &settings))
                     .collect();
@@ -225,6 +235,35 @@ impl<'a> Step<'a> {
                 self.facts.insert(Fact::Secret(key.clone()));
             }
             _ => {}
+        }
+    }
+
+    fn pods(&self, cluster: ClusterId) -> Vec<Arc<Object>> {
+        let pods = self.next.snapshot.in_cluster(Kind::Pod, cluster);
+        pods.cloned().collect()
+    }
+
+    /// Marks what is in the network of a cluster: for ServiceEntries, that is the network of the config cluster.
+    fn network(&mut self, cluster: ClusterId) {
+        if cluster.is_config() {
+            self.dirty.everything = true;
+            return;
+        }
+        for pod in self.pods(cluster) {
+            self.workload(&pod);
+        }
+        let services = self.next.snapshot.in_cluster(Kind::Service, cluster);
+        let ids = services.flat_map(|object| index::declared(object, &self.next.settings));
+        self.dirty.services.extend(ids.collect::<Vec<_>>());
+    }
+
+    /// Marks the workloads that Services of other clusters select which are one with this one: they serve what it says.
+    fn elsewhere(&mut self, key: &ObjectKey, id: &ServiceId) {
+        let declarers = self.next.index.declarers(id);
+        let others = declarers.filter(|other| other.cluster != key.cluster);
+        let others: Vec<Arc<Object>> = others.filter_map(|other| self.after(other)).collect();
+        for object in others {
+            self.selected(&object);
         }
     }
 
@@ -343,13 +382,7 @@ impl<'a> Step<'a> {
         if !changes.is_empty() {
             self.lists(&changes);
         }
-        let versions = changes
-            .iter()
-            .flat_map(|(old, new)| old.iter().copied().chain(new));
-        if self.dirty.nodes
-            || self.facts.contains(&Fact::Mesh)
-            || versions.into_iter().any(|s| network::may_be_gateway(s))
-        {
+        if self.dirty.gateways || self.facts.contains(&Fact::Mesh) {
             let gateways = network::gateways(&self.next);
             if *self.next.network_gateways != gateways {
                 self.next.network_gateways = Arc::new(gateways);
@@ -446,7 +479,12 @@ impl<'a> Step<'a> {
         let mut dirty = std::mem::take(&mut self.dirty.addresses);
         if self.dirty.everything {
             dirty.extend(self.next.index.all_addresses().cloned());
-            dirty.extend(self.old.workloads.keys().cloned());
+            dirty.extend(
+                self.old
+                    .workloads
+                    .keys()
+                    .map(|(address, _)| address.clone()),
+            );
         }
         let index = &self.next.index;
         let snapshot = &self.next.snapshot;
@@ -458,9 +496,15 @@ impl<'a> Step<'a> {
             .collect();
         dirty.extend(others);
         for address in dirty {
-            let workload = self.next.workload_at(&address);
-            if put(&mut self.next.workloads, &address, workload) {
-                self.facts.insert(Fact::Workload(address));
+            let before = self.old.workloads_at(&address);
+            let mut clusters: BTreeSet<ClusterId> = before.map(|w| w.source.cluster).collect();
+            clusters.extend(self.next.index.at(&address).map(|key| key.cluster));
+            for cluster in clusters {
+                let workload = self.next.workload_at(&address, cluster);
+                let place = (address.clone(), cluster);
+                if put(&mut self.next.workloads, &place, workload) {
+                    self.facts.insert(Fact::Workload(address.clone()));
+                }
             }
         }
     }

@@ -6,11 +6,12 @@ use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
 use pilotfish_config::core::{Container, Pod, Protocol as Transport};
-use pilotfish_config::{Kind, Object, ObjectKey, Snapshot};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot};
 
 use crate::alias::Aliases;
 use crate::allocation::Slots;
 use crate::index::{self, Index};
+use crate::local_hosts::LocalHosts;
 use crate::{Endpoint, EndpointHealth, Labels, Locality, Settings, Text};
 
 /// Label that says whether a workload takes mutual TLS.
@@ -27,6 +28,7 @@ pub(crate) struct View<'a> {
     pub(crate) index: &'a Index,
     pub(crate) aliases: &'a Aliases,
     pub(crate) slots: &'a Slots,
+    pub(crate) local_hosts: &'a LocalHosts,
 }
 
 /// The namespace of the control plane and of rules for the whole mesh.
@@ -81,7 +83,7 @@ static PLACE: LazyLock<[Text; 6]> = LazyLock::new(|| {
 /// The labels of a workload with what we know of its place.
 pub(crate) fn augment(
     labels: &Labels,
-    settings: &Settings,
+    cluster: &Text,
     locality: &Locality,
     node: &Text,
     network: &Text,
@@ -91,7 +93,7 @@ pub(crate) fn augment(
         &locality.region,
         &locality.zone,
         &locality.subzone,
-        &settings.cluster,
+        cluster,
         node,
         network,
     ];
@@ -179,14 +181,22 @@ impl<'a> View<'a> {
         self.snapshot.get(key)
     }
 
-    fn cluster_object(&self, kind: Kind, name: &str) -> Option<&'a Object> {
-        let object = self.snapshot.get(&ObjectKey::new(kind, "", name))?;
+    /// The name of a cluster.
+    pub(crate) fn cluster_name(&self, cluster: ClusterId) -> &'a Text {
+        cluster.name().unwrap_or(&self.settings.cluster)
+    }
+
+    /// An object outside of namespaces.
+    fn outside(&self, kind: Kind, cluster: ClusterId, name: &str) -> Option<&'a Object> {
+        let object = self
+            .snapshot
+            .get(&ObjectKey::new(kind, "", name).of(cluster))?;
         Some(object)
     }
 
-    /// The Namespace object.
-    pub(crate) fn namespace(&self, name: &str) -> Option<&'a Object> {
-        self.cluster_object(Kind::Namespace, name)
+    /// The Namespace object in a cluster.
+    pub(crate) fn namespace(&self, cluster: ClusterId, name: &str) -> Option<&'a Object> {
+        self.outside(Kind::Namespace, cluster, name)
     }
 
     /// The SPIFFE identity of a service account.
@@ -202,19 +212,19 @@ impl<'a> View<'a> {
     /// Where a pod is.
     pub(crate) fn pod_locality(&self, object: &Object, pod: &Pod) -> Locality {
         label_locality(&object.meta.labels).unwrap_or_else(|| {
-            self.cluster_object(Kind::Node, &pod.node_name)
+            self.outside(Kind::Node, object.key.cluster, &pod.node_name)
                 .map(node_locality)
                 .unwrap_or_default()
         })
     }
 
-    /// The network of a workload in the cluster: its label, else that of the control plane's namespace, else what the
+    /// The network of a workload in a cluster: its label, else that of the control plane's namespace there, else what the
     /// mesh networks say of the cluster, else of its address.
-    pub(crate) fn network(&self, labels: &Labels, address: &str) -> Text {
+    pub(crate) fn network(&self, cluster: ClusterId, labels: &Labels, address: &str) -> Text {
         if let Some(network) = labels.get(NETWORK).filter(|n| !n.is_empty()) {
             return network.clone();
         }
-        let system = self.namespace(system_namespace(self.snapshot));
+        let system = self.namespace(cluster, system_namespace(self.snapshot));
         if let Some(network) = system
             .and_then(|ns| ns.meta.labels.get(NETWORK))
             .filter(|n| !n.is_empty())
@@ -222,11 +232,12 @@ impl<'a> View<'a> {
             return network.clone();
         }
         let networks = &self.snapshot.networks.networks;
+        let cluster = self.cluster_name(cluster);
         let of_registry = networks.iter().find(|(_, network)| {
             network
                 .endpoints
                 .iter()
-                .any(|e| e.from_registry.as_deref() == Some(&*self.settings.cluster))
+                .any(|e| e.from_registry.as_deref() == Some(&**cluster))
         });
         if let Some((name, _)) = of_registry {
             return Text::from(name.as_str());
@@ -248,7 +259,8 @@ impl<'a> View<'a> {
     /// A pod as an endpoint, without port; healthy.
     pub(crate) fn pod_endpoint(&self, object: &Object, pod: &Pod, address: &str) -> Endpoint {
         let locality = self.pod_locality(object, pod);
-        let network = self.network(&object.meta.labels, address);
+        let cluster = self.cluster_name(object.key.cluster);
+        let network = self.network(object.key.cluster, &object.meta.labels, address);
         let subdomain = Text::from(pod.subdomain.as_str());
         let hostname = match (subdomain.is_empty(), pod.hostname.as_str()) {
             (true, _) => Text::default(),
@@ -264,16 +276,10 @@ impl<'a> View<'a> {
             addresses: vec![Text::from(address)],
             port: 0,
             health: EndpointHealth::Healthy,
-            labels: augment(
-                &object.meta.labels,
-                self.settings,
-                &locality,
-                &node,
-                &network,
-            ),
+            labels: augment(&object.meta.labels, cluster, &locality, &node, &network),
             locality,
             network,
-            cluster: self.settings.cluster.clone(),
+            cluster: cluster.clone(),
             weight: 1,
             mutual_tls: object
                 .meta
@@ -289,7 +295,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Pods and WorkloadEntries of a namespace that a selector selects, pods first. Labels of place count as well.
+    /// Pods and WorkloadEntries of a namespace, in any cluster, that a selector selects, pods first. Labels of place count as
+    /// well.
     pub(crate) fn selected(
         &self,
         namespace: &'a Text,
@@ -302,10 +309,13 @@ impl<'a> View<'a> {
                 .filter_map(|key| self.get(key))
                 .collect();
         }
-        kinds
-            .iter()
-            .flat_map(|kind| self.snapshot.in_namespace(*kind, namespace))
-            .collect()
+        let snapshot = self.snapshot;
+        let everywhere = |kind: &Kind| {
+            let kind = *kind;
+            let clusters = snapshot.clusters(kind);
+            clusters.flat_map(move |c| snapshot.in_namespace_of(kind, c, namespace))
+        };
+        kinds.iter().flat_map(everywhere).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_config::core::{Pod, Service as KubeService};
-use pilotfish_config::{Kind, Object, ObjectKey};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
 use crate::index::{self, Ref};
 use crate::population::{Target, entry_target, target};
@@ -40,12 +40,18 @@ pub struct Workload {
     pub instances: Vec<Instance>,
 }
 
-/// Ports of a service whose endpoints have an address, with the port listened on.
-fn ports_at(service: &Service, endpoints: &ServiceEndpoints, address: &str) -> Vec<Instance> {
+/// Ports of a service whose endpoints have an address, with the port listened on. Only those of a cluster, if one is given.
+fn ports_at(
+    service: &Service,
+    endpoints: &ServiceEndpoints,
+    address: &str,
+    cluster: Option<&Text>,
+) -> Vec<Instance> {
     let mut found = Vec::new();
     for port in &service.ports {
         let list = endpoints.by_port.get(&port.name).into_iter().flatten();
-        for endpoint in list.filter(|e| e.addresses.first().is_some_and(|a| &**a == address)) {
+        let here = list.filter(|e| cluster.is_none_or(|cluster| e.cluster == *cluster));
+        for endpoint in here.filter(|e| e.addresses.first().is_some_and(|a| &**a == address)) {
             found.push(Instance {
                 service: service.id.clone(),
                 port: port.number,
@@ -57,11 +63,12 @@ fn ports_at(service: &Service, endpoints: &ServiceEndpoints, address: &str) -> V
 }
 
 impl World {
-    /// The workload at an address; of several, WorkloadEntries first, then pods in service, then the oldest.
-    pub(crate) fn workload_at(&self, address: &Text) -> Option<Workload> {
+    /// The workload at an address of a cluster; of several, WorkloadEntries first, then pods in service, then the oldest.
+    pub(crate) fn workload_at(&self, address: &Text, cluster: ClusterId) -> Option<Workload> {
         let objects = self
             .index
             .at(address)
+            .filter(|key| key.cluster == cluster)
             .filter_map(|key| self.snapshot.get(key))
             .filter(|object| self.view().is_healthy(object));
         let object = objects.min_by_key(|object| {
@@ -78,7 +85,7 @@ impl World {
         let selecting: BTreeSet<&ObjectKey> = self
             .index
             .selecting(&object.key.namespace, &labels)
-            .filter(|key| key.kind == Kind::Service)
+            .filter(|key| key.kind == Kind::Service && key.cluster == cluster)
             .collect();
         let selectable = match object.get::<Pod>() {
             Some(_) => &object.meta.labels,
@@ -162,13 +169,20 @@ impl World {
                     Registry::External => &addresses[..],
                 };
                 for address in wanted {
-                    instances.extend(self.ports_of(service, registry, address));
+                    let cluster = object.key.cluster;
+                    instances.extend(self.ports_of(service, registry, address, cluster));
                 }
             }
         }
     }
 
-    fn ports_of(&self, service: &Service, registry: Registry, address: &Text) -> Vec<Instance> {
+    fn ports_of(
+        &self,
+        service: &Service,
+        registry: Registry,
+        address: &Text,
+        cluster: ClusterId,
+    ) -> Vec<Instance> {
         let declared_by = |wanted: Registry| {
             self.index
                 .declarers(&service.id)
@@ -177,16 +191,19 @@ impl World {
         if !declared_by(registry) {
             return Vec::new();
         }
+        let view = self.view();
+        // A ServiceEntry means an address, whoever has it; a Service the pod of its own cluster.
+        let cluster = (registry == Registry::Kubernetes).then(|| view.cluster_name(cluster));
         let other = match registry {
             Registry::Kubernetes => Registry::External,
             Registry::External => Registry::Kubernetes,
         };
         if declared_by(other) {
-            let population = self.view().population(service, Some(registry));
-            return ports_at(service, &population.endpoints, address);
+            let population = view.population(service, Some(registry));
+            return ports_at(service, &population.endpoints, address, cluster);
         }
         let endpoints = self.endpoints.get(&service.id);
-        endpoints.map_or_else(Vec::new, |e| ports_at(service, e, address))
+        endpoints.map_or_else(Vec::new, |e| ports_at(service, e, address, cluster))
     }
 }
 

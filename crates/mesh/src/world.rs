@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
-use pilotfish_config::{Diagnostic, Object, ObjectKey, Snapshot};
+use pilotfish_config::{ClusterId, Diagnostic, Object, ObjectKey, Snapshot};
 
 use crate::alias::Aliases;
 use crate::allocation::{self, Slots};
 use crate::index::Index;
+use crate::local_hosts::LocalHosts;
 use crate::rules::Ranked;
 use crate::update;
 use crate::view::View;
@@ -93,13 +94,15 @@ pub struct World {
     /// The keys of `sidecars`.
     pub(crate) sidecar_namespaces: Arc<BTreeSet<Text>>,
     pub(crate) peer_authentications: OrdMap<Text, Ranked>,
-    pub(crate) workloads: OrdMap<Text, Arc<Workload>>,
+    /// What runs at an address of a cluster.
+    pub(crate) workloads: OrdMap<(Text, ClusterId), Arc<Workload>>,
     pub(crate) network_gateways: Arc<Vec<NetworkGateway>>,
     /// What all of it was derived from.
     pub(crate) snapshot: Snapshot,
     pub(crate) index: Index,
     pub(crate) aliases: Aliases,
     pub(crate) slots: Slots,
+    pub(crate) local_hosts: Arc<LocalHosts>,
 }
 
 /// What a change did.
@@ -115,6 +118,7 @@ impl World {
     /// A world without objects.
     pub fn empty(settings: Settings) -> Self {
         let snapshot = Snapshot::default();
+        let local_hosts = Arc::new(LocalHosts::of(&snapshot.mesh, &settings.domain));
         Self {
             settings: Arc::new(settings),
             mesh: snapshot.mesh.clone(),
@@ -138,6 +142,7 @@ impl World {
             index: Index::default(),
             aliases: Aliases::default(),
             slots: Slots::default(),
+            local_hosts,
         }
     }
 
@@ -178,9 +183,23 @@ impl World {
         self.endpoints.iter()
     }
 
-    /// Workloads by address.
+    /// Workloads by address, of all clusters.
     pub fn workloads(&self) -> impl Iterator<Item = (&Text, &Arc<Workload>)> {
-        self.workloads.iter()
+        self.workloads
+            .iter()
+            .map(|((address, _), workload)| (address, workload))
+    }
+
+    /// What runs at an address, by cluster.
+    pub(crate) fn workloads_at(
+        &self,
+        address: &Text,
+    ) -> impl Iterator<Item = &Arc<Workload>> + Clone {
+        let first = (address.clone(), ClusterId::CONFIG);
+        let all = self.workloads.range(first..);
+        let address = address.clone();
+        all.take_while(move |((at, _), _)| *at == address)
+            .map(|(_, workload)| workload)
     }
 
     /// What the status of a ServiceEntry should say: its hosts with the addresses that the control plane gave them. Those
@@ -211,6 +230,7 @@ impl World {
             index: &self.index,
             aliases: &self.aliases,
             slots: &self.slots,
+            local_hosts: &self.local_hosts,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pilotfish_config::Kind;
+use pilotfish_config::{ClusterId, Kind};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -20,8 +20,11 @@ use crate::Batch;
 
 mod ages;
 mod backoff;
+mod clusters;
 mod collector;
+mod fleet;
 mod follow;
+mod foreign;
 mod keeper;
 mod kinds;
 mod link;
@@ -31,6 +34,7 @@ mod status;
 mod wire;
 mod write;
 
+pub use clusters::{ClusterStatus, Clusters, RemoteClusters, SyncState};
 use collector::Collector;
 pub use follow::Timing;
 use follow::{Condition, Definitions, Follower, Keep};
@@ -58,6 +62,8 @@ pub struct ClusterSource {
     timing: Timing,
     status: Status,
     register: Option<Register>,
+    /// Which cluster it is, and its name, if it is not the config cluster.
+    abroad: Option<(ClusterId, String)>,
 }
 
 impl ClusterSource {
@@ -70,7 +76,15 @@ impl ClusterSource {
             timing,
             status,
             register: None,
+            abroad: None,
         }
+    }
+
+    /// Reads another cluster than that of the configuration: only what is of use there.
+    #[must_use]
+    pub fn of(mut self, cluster: ClusterId, name: &str) -> Self {
+        self.abroad = Some((cluster, name.to_owned()));
+        self
     }
 
     /// Reads these namespaces only, one by one, which takes no right to read others; all of them if there is none. What lives
@@ -83,6 +97,9 @@ impl ClusterSource {
 
     /// What is read, and of which namespace, if not of all.
     fn parts(&self) -> Vec<(Kind, Option<&str>)> {
+        if self.abroad.is_some() {
+            return kinds::ABROAD.iter().map(|kind| (*kind, None)).collect();
+        }
         let mut parts = Vec::new();
         for kind in kinds::watched() {
             if kind.cluster_scoped() || self.only.is_empty() {
@@ -114,6 +131,8 @@ impl ClusterSource {
         let definitions = watch::Sender::new(Definitions::default());
         let mut rows = Vec::new();
         let parts = self.parts();
+        let abroad = self.abroad.as_ref();
+        let cluster = abroad.map_or(ClusterId::CONFIG, |(cluster, _)| *cluster);
         for (index, (kind, namespace)) in parts.iter().copied().enumerate() {
             rows.push(self.status.add(match namespace {
                 Some(namespace) => format!("{kind} of {namespace}"),
@@ -121,6 +140,7 @@ impl ClusterSource {
             }));
             let place = kinds::place(kind, namespace);
             let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone())
+                .of(cluster)
                 .with_register(self.register.as_ref());
             let (link, timing) = (self.link.clone(), self.timing.clone());
             let known = definitions.subscribe();
@@ -130,22 +150,28 @@ impl ClusterSource {
                     .await;
             });
         }
-        let (link, timing) = (self.link.clone(), self.timing.clone());
-        tasks.spawn(async move {
-            let known = definitions.subscribe();
-            let mut keep = DefinitionNames {
-                names: BTreeSet::new(),
-                changes: 0,
-                known: definitions,
-            };
-            let place = kinds::definitions();
-            Follower::new(&link, &place, &mut keep, &timing, known)
-                .run()
-                .await;
-        });
+        // What is read abroad needs no CRDs.
+        if abroad.is_none() {
+            let (link, timing) = (self.link.clone(), self.timing.clone());
+            tasks.spawn(async move {
+                let known = definitions.subscribe();
+                let mut keep = DefinitionNames {
+                    names: BTreeSet::new(),
+                    changes: 0,
+                    known: definitions,
+                };
+                let place = kinds::definitions();
+                Follower::new(&link, &place, &mut keep, &timing, known)
+                    .run()
+                    .await;
+            });
+        }
 
         let kinds = parts.iter().map(|(kind, _)| *kind);
         let mut collector = Collector::new(self.link.server(), kinds);
+        if let Some((_, name)) = abroad {
+            collector = collector.of(name);
+        }
         let mut tick = tokio::time::interval(TICK);
         loop {
             tokio::select! {

@@ -11,7 +11,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 const READ: &[&str] = &["get", "list", "watch"];
 
 /// Where a right is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
     /// Of objects outside of namespaces.
     Cluster,
@@ -66,19 +66,20 @@ impl Right {
 
 /// Reading, as the source does it: one right for each group.
 fn reading() -> Vec<Right> {
-    let mut groups: BTreeMap<(bool, &'static str), Vec<&'static str>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Scope, &'static str), Vec<&'static str>> = BTreeMap::new();
     for read in kube::reads() {
-        let of_group = groups.entry((!read.namespaced, read.group)).or_default();
+        let scope = match (read.own, read.namespaced) {
+            (true, _) => Scope::Own,
+            (false, true) => Scope::Namespaces,
+            (false, false) => Scope::Cluster,
+        };
+        let of_group = groups.entry((scope, read.group)).or_default();
         of_group.push(read.resource);
     }
     groups
         .into_iter()
-        .map(|((cluster, group), resources)| Right {
-            scope: if cluster {
-                Scope::Cluster
-            } else {
-                Scope::Namespaces
-            },
+        .map(|((scope, group), resources)| Right {
+            scope,
             group,
             resources,
             names: Vec::new(),
@@ -235,6 +236,8 @@ mod tests {
             }
         };
         read("*", "apiextensions.k8s.io", "customresourcedefinitions");
+        // Those that name other clusters.
+        read("istio-system", "", "secrets");
         for kind in kinds {
             let places: &[&str] = if kind.cluster_scoped() {
                 &["*"]

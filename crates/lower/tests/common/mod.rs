@@ -43,6 +43,7 @@ pub(crate) fn tuned(features: &[(&str, &str)]) -> Settings {
 pub(crate) fn who(namespace: &str, labels: &[(&str, &str)]) -> Who {
     Who {
         namespace: namespace.into(),
+        cluster: "Kubernetes".into(),
         dns_domain: format!("{namespace}.svc.cluster.local").into(),
         labels: labels
             .iter()

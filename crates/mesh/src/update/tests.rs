@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use imbl::OrdMap;
 use pilotfish_config::networking::VirtualService;
-use pilotfish_config::{Object, ObjectKey, Snapshot, parse};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot, parse};
 use proptest::prelude::*;
 
 use crate::rules::{Head, Ranked};
@@ -23,11 +23,23 @@ static VERSIONS: LazyLock<BTreeMap<ObjectKey, Vec<Arc<Object>>>> = LazyLock::new
             parsed.diagnostics
         );
         for object in parsed.objects {
-            let version = Arc::new(object);
-            versions
-                .entry(version.key.clone())
-                .or_default()
-                .push(version);
+            // What is read of other clusters exists there, too.
+            let abroad = matches!(
+                object.kind(),
+                Kind::Namespace | Kind::Node | Kind::Service | Kind::EndpointSlice | Kind::Pod
+            );
+            let mut other = object.clone();
+            other.key.cluster = ClusterId::named("west").unwrap();
+            for version in [Some(object), Some(other).filter(|_| abroad)]
+                .into_iter()
+                .flatten()
+            {
+                let version = Arc::new(version);
+                versions
+                    .entry(version.key.clone())
+                    .or_default()
+                    .push(version);
+            }
         }
     }
     versions
@@ -63,6 +75,10 @@ static MESHES: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
         mesh(
             "{}",
             "networks:\n  near:\n    endpoints:\n    - fromRegistry: Kubernetes",
+        ),
+        mesh(
+            "serviceSettings:\n- settings: {clusterLocal: true}\n  hosts: ['*.a.svc.cluster.local']",
+            "networks:\n  near:\n    endpoints:\n    - fromRegistry: west",
         ),
     ]
 });
@@ -193,7 +209,7 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     out.extend(
         differences(&a.workloads, &b.workloads, |a, b| a == b)
             .into_iter()
-            .map(Fact::Workload),
+            .map(|(address, _)| Fact::Workload(address)),
     );
     out.extend(
         differences(&a.destination_rules, &b.destination_rules, same_objects)

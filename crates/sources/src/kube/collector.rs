@@ -22,6 +22,8 @@ const NAMED: usize = 5;
 #[derive(Debug)]
 pub(super) struct Collector {
     server: String,
+    /// How the cluster is called.
+    cluster: String,
     kinds: Vec<KindState>,
     findings: BTreeMap<ObjectKey, Vec<Diagnostic>>,
     changes: Vec<Change>,
@@ -77,11 +79,19 @@ impl Collector {
         };
         Self {
             server: server.to_owned(),
+            cluster: "the cluster".to_owned(),
             kinds: kinds.into_iter().map(state).collect(),
             findings: BTreeMap::new(),
             changes: Vec::new(),
             told: None,
         }
+    }
+
+    /// The same of a cluster that is not ours alone.
+    #[must_use]
+    pub(super) fn of(mut self, cluster: &str) -> Self {
+        self.cluster = format!("cluster {cluster}");
+        self
     }
 
     /// Takes in what the task of a kind has learned; returns how that kind is now, for the status.
@@ -182,16 +192,20 @@ impl Collector {
             if let Some(Condition::Forbidden(reason)) = &kind.condition {
                 let effect = if kind.objects == 0 {
                     format!(
-                        "no {} of the cluster is in effect; it is tried again",
-                        kind.kind
+                        "no {} of {} is in effect; it is tried again",
+                        kind.kind, self.cluster
                     )
                 } else {
                     format!(
-                        "what was last known of {} stays in effect; it is tried again",
-                        kind.kind
+                        "what was last known of {} of {} stays in effect; it is tried again",
+                        kind.kind, self.cluster
                     )
                 };
-                let reason = format!("{} may not be read: {reason}", kind.kind.plural());
+                let reason = format!(
+                    "{} of {} may not be read: {reason}",
+                    kind.kind.plural(),
+                    self.cluster
+                );
                 all.push(Diagnostic::error("forbidden", reason, effect));
             }
         }
@@ -217,8 +231,9 @@ impl Collector {
                 format!(" and {more} more kinds")
             };
             let reason = format!(
-                "the API server {} cannot be watched for {}{more}: {}",
+                "the API server {} of {} cannot be watched for {}{more}: {}",
                 self.server,
+                self.cluster,
                 names.join(", "),
                 first.reason()
             );

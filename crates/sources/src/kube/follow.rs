@@ -51,8 +51,10 @@ impl Default for Timing {
 pub(super) struct Place {
     /// Paths without query, one for each version that will do, the best first.
     pub(super) paths: Vec<String>,
-    /// Selects some objects, on the server.
+    /// Selects some objects by their fields, on the server.
     pub(super) field_selector: Option<String>,
+    /// The same by their labels.
+    pub(super) label_selector: Option<String>,
     /// How many objects are asked for at a time, if the list cannot be streamed.
     pub(super) page: usize,
     /// The CRD that the resource needs. One without must be there.
@@ -332,11 +334,13 @@ impl<'a, K: Keep> Follower<'a, K> {
 
     fn address(&self, query: &[(&str, &str)]) -> String {
         let mut address = self.path().to_owned();
-        let selector = self.place.field_selector.as_deref();
+        let fields = self.place.field_selector.as_deref();
+        let labels = self.place.label_selector.as_deref();
         let all = query
             .iter()
             .copied()
-            .chain(selector.map(|selector| ("fieldSelector", selector)));
+            .chain(fields.map(|selector| ("fieldSelector", selector)))
+            .chain(labels.map(|selector| ("labelSelector", selector)));
         for (index, (key, value)) in all.enumerate() {
             address.push(if index == 0 { '?' } else { '&' });
             address.push_str(key);

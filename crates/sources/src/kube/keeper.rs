@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey, Standing, parse};
+use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, ObjectKey, Standing, parse};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -45,6 +45,7 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) struct Keeper {
     kind: Kind,
+    cluster: ClusterId,
     part: Part,
     revision: String,
     /// Objects that were passed on or refused, with their versions.
@@ -90,6 +91,7 @@ impl Keeper {
     ) -> Self {
         Self {
             kind,
+            cluster: ClusterId::CONFIG,
             part,
             revision: revision.to_owned(),
             known: BTreeMap::new(),
@@ -102,6 +104,13 @@ impl Keeper {
             index,
             reports,
         }
+    }
+
+    /// The same for objects of some cluster.
+    #[must_use]
+    pub(super) fn of(mut self, cluster: ClusterId) -> Self {
+        self.cluster = cluster;
+        self
     }
 
     /// The same, which also notes how objects stand.
@@ -117,7 +126,8 @@ impl Keeper {
             self.kind,
             head.metadata.namespace.as_str(),
             head.metadata.name.as_str(),
-        );
+        )
+        .of(self.cluster);
         // The key that is there already shares its strings with the store.
         self.known
             .get_key_value(&key)
@@ -151,9 +161,13 @@ impl Keeper {
             });
             self.stand.push((key.clone(), standing));
         }
-        let diagnostics = std::mem::take(&mut parsed.diagnostics);
+        let mut diagnostics = std::mem::take(&mut parsed.diagnostics);
+        for key in diagnostics.iter_mut().filter_map(|d| d.object.as_mut()) {
+            key.cluster = self.cluster;
+        }
         match parsed.objects.pop() {
             Some(mut object) => {
+                object.key.cluster = self.cluster;
                 self.shared.share(&mut object);
                 Read::Used(Change::Upsert(object), diagnostics)
             }

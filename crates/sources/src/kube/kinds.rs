@@ -23,6 +23,8 @@ const SECRET_KEYS: &[&str] = &[
 const CONFIG_MAP_KEYS: &[&str] = &["cacert", "crl", "ca.crt", "ca.crl"];
 /// The group and resource of CRDs.
 const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
+/// The label of Secrets that name other clusters.
+const CLUSTERS: &str = "istio/multiCluster=true";
 /// The label that says to which control plane an object belongs.
 pub(super) const REVISION: &str = "istio.io/rev";
 /// Annotations of pods that are large and that nobody reads; injection writes them.
@@ -36,7 +38,18 @@ pub(super) fn watched() -> impl Iterator<Item = Kind> {
         .filter(|kind| !matches!(kind, Kind::Endpoints | Kind::ServiceAccount))
 }
 
-/// Something that a [`super::ClusterSource`] lists and watches.
+/// The kinds that are read from other clusters than the one of the configuration: what services, endpoints and networks
+/// follow from, and the credentials of gateways there.
+pub(super) const ABROAD: &[Kind] = &[
+    Kind::Namespace,
+    Kind::Node,
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Pod,
+    Kind::Secret,
+];
+
+/// Something that is listed and watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Read {
     /// The API group; empty for the core group.
@@ -45,6 +58,8 @@ pub struct Read {
     pub resource: &'static str,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
+    /// Whether it is read in the namespace of the control plane, whichever others are read.
+    pub own: bool,
 }
 
 /// Everything that is listed and watched: who may do that with all of it can run a source.
@@ -53,13 +68,20 @@ pub fn reads() -> Vec<Read> {
         group: kind.group(),
         resource: kind.plural(),
         namespaced: !kind.cluster_scoped(),
+        own: false,
     };
     let definitions = Read {
         group: DEFINITIONS.0,
         resource: DEFINITIONS.1,
         namespaced: false,
+        own: false,
     };
-    watched().map(of_kind).chain([definitions]).collect()
+    let clusters = Read {
+        own: true,
+        ..of_kind(Kind::Secret)
+    };
+    let kinds = watched().map(of_kind);
+    kinds.chain([definitions, clusters]).collect()
 }
 
 /// Whether something may be written about objects of a kind: into the status of Istio's, and Events about Services.
@@ -82,6 +104,7 @@ pub(super) fn place(kind: Kind, namespace: Option<&str>) -> Place {
     Place {
         paths: kind.versions().iter().map(path).collect(),
         field_selector: (kind == Kind::Secret).then(|| SECRETS.to_owned()),
+        label_selector: None,
         page: page(kind),
         definition: kind
             .is_istio()
@@ -95,9 +118,19 @@ pub(super) fn config_map(namespace: &str, name: &str) -> Place {
     Place {
         paths: vec![format!("/api/v1/namespaces/{namespace}/configmaps")],
         field_selector: Some(format!("metadata.name={name}")),
+        label_selector: None,
         page: 1,
         definition: None,
         accept: None,
+    }
+}
+
+/// Where the Secrets are that name other clusters.
+pub(super) fn cluster_secrets(namespace: &str) -> Place {
+    Place {
+        label_selector: Some(CLUSTERS.to_owned()),
+        field_selector: None,
+        ..place(Kind::Secret, Some(namespace))
     }
 }
 
@@ -106,6 +139,7 @@ pub(super) fn definitions() -> Place {
     Place {
         paths: vec![format!("/apis/{}/v1/{}", DEFINITIONS.0, DEFINITIONS.1)],
         field_selector: None,
+        label_selector: None,
         page: 500,
         definition: None,
         accept: Some("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"),
@@ -219,7 +253,13 @@ mod tests {
                 "{path}"
             );
         }
-        assert_eq!(reads.len(), watched().count() + 1);
+        // The CRDs, and the Secrets that name clusters.
+        assert_eq!(reads.len(), watched().count() + 2);
+        let own: Vec<&Read> = reads.iter().filter(|read| read.own).collect();
+        assert_eq!((own.len(), own[0].resource), (1, "secrets"));
+        let secrets = cluster_secrets("system");
+        assert_eq!(secrets.paths, ["/api/v1/namespaces/system/secrets"]);
+        assert_eq!(secrets.label_selector.as_deref(), Some(CLUSTERS));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::watch;
 
+use super::foreign::Foreign;
+
 /// What the API server's log shows.
 const USER_AGENT: &str = concat!("pilotfish/", env!("CARGO_PKG_VERSION"));
 /// How often credentials are read again at most.
@@ -23,6 +25,8 @@ pub enum Access {
     Kubeconfig(Vec<PathBuf>),
     /// As Kubernetes tells the containers it runs.
     InCluster,
+    /// As a kubeconfig says that somebody else has given us.
+    Foreign(Foreign),
 }
 
 impl Access {
@@ -42,6 +46,14 @@ impl Access {
         }
     }
 
+    /// Why no client can be made. What somebody else has given us is not shown.
+    fn explain(&self, error: &dyn std::error::Error) -> anyhow::Error {
+        match self {
+            Self::Foreign(_) => anyhow!("its certificates, keys or address cannot be used"),
+            _ => anyhow!(super::wire::chain(error)),
+        }
+    }
+
     async fn config(&self) -> anyhow::Result<Config> {
         let mut config = match self {
             Self::Kubeconfig(paths) => {
@@ -56,6 +68,7 @@ impl Access {
                         format!("kubeconfig {shown} cannot be used; check its current-context, and the cluster and user it names")
                     })?
             }
+            Self::Foreign(foreign) => foreign.config().await?,
             Self::InCluster => Config::incluster().context(
                 "the credentials that Kubernetes gives to pods cannot be read; outside a cluster name a kubeconfig file \
                  with --kubeconfig, inside one do not set automountServiceAccountToken to false",
@@ -117,9 +130,20 @@ impl Link {
     /// Reads the credentials. Nothing is sent yet: the server may start later than we do.
     pub async fn new(access: Access) -> anyhow::Result<Self> {
         let config = access.config().await?;
-        let server = config.cluster_url.to_string();
+        // An address may have a name and password in it, which are not for showing.
+        let url = &config.cluster_url;
+        let server = format!(
+            "{}://{}:{}",
+            url.scheme_str().unwrap_or("https"),
+            url.host().unwrap_or_default(),
+            url.port_u16().unwrap_or(443)
+        );
+        let server = match access {
+            Access::Foreign(_) => server,
+            _ => url.to_string(),
+        };
         let client = Client::try_from(config)
-            .map_err(|error| anyhow!(super::wire::chain(&error)))
+            .map_err(|error| access.explain(&error))
             .with_context(|| format!("no connection to {server} can be made"))?;
         Ok(Self {
             access: Arc::new(access),
@@ -166,9 +190,7 @@ impl Link {
             }
         }
         let made = match self.access.config().await {
-            Ok(config) => {
-                Client::try_from(config).map_err(|error| anyhow!(super::wire::chain(&error)))
-            }
+            Ok(config) => Client::try_from(config).map_err(|error| self.access.explain(&error)),
             Err(error) => Err(error),
         };
         let mut current = self.lock();

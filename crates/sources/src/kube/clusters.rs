@@ -1,0 +1,381 @@
+//! The keeper of other clusters: watches the Secrets that name them, and holds a connection to each.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pilotfish_config::base64;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::fleet::{Action, Fleet, Named, Terms};
+use super::follow::{Condition, Definitions, Follower, Keep, Timing};
+use super::link::{Access, Link};
+use super::status::{State, Status, WatchStatus};
+use super::wire::{self, Fault};
+use super::{ClusterSource, kinds};
+use crate::Batch;
+
+/// How often it is looked whether a cluster takes too long.
+const TICK: Duration = Duration::from_secs(1);
+/// How long Secrets must be forbidden before they are not waited for: a server that starts forbids much.
+const FORBIDDEN_FOR: Duration = Duration::from_secs(10);
+
+/// How it goes with a cluster, in istiod's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SyncState {
+    /// What is known of it is in effect.
+    Synced,
+    /// It is being read for the first time.
+    Syncing,
+    /// The same, for longer than readiness waits.
+    Timeout,
+    /// There is no connection.
+    Closed,
+}
+
+/// One cluster, for people.
+#[derive(Debug, Clone)]
+pub struct ClusterStatus {
+    /// Its name.
+    pub name: String,
+    /// Namespace and name of the Secret that names it.
+    pub secret: String,
+    /// How it goes with it.
+    pub sync: SyncState,
+    /// The watches of its connections; there are two while it gets new credentials.
+    pub watches: Vec<WatchStatus>,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    clusters: Vec<(String, String, SyncState, Vec<Status>)>,
+    timeouts: u64,
+}
+
+/// How it goes with all other clusters; cloning shares it.
+#[derive(Debug, Clone, Default)]
+pub struct Clusters(Arc<Mutex<Shown>>);
+
+impl Clusters {
+    /// All of them, by name.
+    pub fn all(&self) -> Vec<ClusterStatus> {
+        let shown = self.lock();
+        let one = |(name, secret, sync, watches): &(String, String, SyncState, Vec<Status>)| {
+            let watches = watches.iter().flat_map(Status::watches).collect();
+            ClusterStatus {
+                name: name.clone(),
+                secret: secret.clone(),
+                sync: *sync,
+                watches,
+            }
+        };
+        shown.clusters.iter().map(one).collect()
+    }
+
+    /// How often a cluster took longer to be read than readiness waits.
+    pub fn timeouts(&self) -> u64 {
+        self.lock().timeouts
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shown> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads all clusters that Secrets of the config cluster name.
+#[derive(Debug)]
+pub struct RemoteClusters {
+    /// The config cluster.
+    pub link: Link,
+    /// The namespace of the Secrets.
+    pub namespace: String,
+    /// The name of the config cluster.
+    pub own: String,
+    /// How long readiness waits for a cluster; for ever if zero.
+    pub timeout: Duration,
+    /// What a kubeconfig may have that is refused otherwise: `exec`, `tokenFile`, …
+    pub allowed: std::collections::BTreeSet<String>,
+    /// How servers are asked.
+    pub timing: Timing,
+    /// The watches of the config cluster; that of the Secrets is added to them.
+    pub status: Status,
+    /// How it goes with the clusters.
+    pub clusters: Clusters,
+}
+
+/// What a connection says.
+enum Said {
+    Learned(Batch),
+    Failed(String),
+}
+
+/// What is running, by number.
+struct Running {
+    task: AbortHandle,
+    status: Status,
+}
+
+impl RemoteClusters {
+    /// Reads until the receiver is dropped. Batches are sent as things are learned.
+    pub async fn run(self, batches: mpsc::Sender<Batch>) -> anyhow::Result<()> {
+        let mut fleet = Fleet::new(Terms {
+            namespace: self.namespace.clone(),
+            own: self.own.clone(),
+            timeout: self.timeout,
+            allowed: self.allowed.clone(),
+        });
+        let row = self
+            .status
+            .add(format!("Secret of {} that names clusters", self.namespace));
+        let (said, mut heard) = mpsc::channel(16);
+        // Ends with this function, and all connections with it.
+        let mut tasks = JoinSet::new();
+        let mut running: BTreeMap<u64, Running> = BTreeMap::new();
+        let mut secrets = self.watch_secrets(&mut tasks);
+        let mut forbidden: Option<(Instant, String)> = None;
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            let actions = tokio::select! {
+                Some(()) = changed(&mut secrets) => {
+                    let state = secrets.borrow_and_update().clone();
+                    forbidden = match &state.condition {
+                        Some(Condition::Forbidden(reason)) => {
+                            let since = forbidden.map_or_else(Instant::now, |(since, _)| since);
+                            Some((since, reason.clone()))
+                        }
+                        _ => None,
+                    };
+                    let (shown, reason) = shown(state.condition.as_ref(), state.complete);
+                    self.status.set(row, shown, reason, state.secrets.len());
+                    if state.complete && forbidden.is_none() {
+                        fleet.secrets(&state.secrets, Instant::now())
+                    } else {
+                        Vec::new()
+                    }
+                }
+                Some((number, said)) = heard.recv() => match said {
+                    Said::Learned(batch) => fleet.learned(number, batch),
+                    Said::Failed(reason) => {
+                        fleet.failed(number, &reason);
+                        Vec::new()
+                    }
+                },
+                _ = tick.tick() => Vec::new(),
+                () = batches.closed() => return Ok(()),
+            };
+            if let Some((_, reason)) = forbidden
+                .as_ref()
+                .filter(|(since, _)| since.elapsed() >= FORBIDDEN_FOR)
+            {
+                fleet.unreadable(reason);
+            }
+            for action in actions {
+                match action {
+                    Action::Close(number) => {
+                        if let Some(ended) = running.remove(&number) {
+                            ended.task.abort();
+                        }
+                    }
+                    Action::Open {
+                        number,
+                        cluster,
+                        name,
+                        access,
+                    } => {
+                        tracing::info!(target: "kubernetes", cluster = name, "reading another cluster");
+                        let status = Status::default();
+                        let (shown, timing) = (status.clone(), self.timing.clone());
+                        let said = said.clone();
+                        let task = tasks.spawn(async move {
+                            let link = match Link::new(Access::Foreign(access)).await {
+                                Ok(link) => link,
+                                Err(error) => {
+                                    let failed = Said::Failed(format!("{error:#}"));
+                                    // Nobody hears it only if all ends.
+                                    let _ = said.send((number, failed)).await;
+                                    return;
+                                }
+                            };
+                            let source =
+                                ClusterSource::new(link, "", timing, shown).of(cluster, &name);
+                            let (sender, mut received) = mpsc::channel(4);
+                            let pass_on = async {
+                                while let Some(batch) = received.recv().await {
+                                    if said.send((number, Said::Learned(batch))).await.is_err() {
+                                        break;
+                                    }
+                                }
+                            };
+                            // It ends only when nobody receives any more.
+                            let _ = tokio::join!(source.run(sender), pass_on);
+                        });
+                        running.insert(number, Running { task, status });
+                    }
+                }
+            }
+            // What has ended is of no interest: only what was closed ends.
+            while tasks.try_join_next().is_some() {}
+            let batch = fleet.batch(Instant::now());
+            self.show(&fleet, &running);
+            if let Some(batch) = batch
+                && batches.send(batch).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn show(&self, fleet: &Fleet, running: &BTreeMap<u64, Running>) {
+        let row = |(name, secret, sync, numbers): (&String, &String, SyncState, Vec<u64>)| {
+            let watches = numbers.iter().filter_map(|number| running.get(number));
+            let watches = watches.map(|running| running.status.clone()).collect();
+            let secret = format!("{}/{secret}", self.namespace);
+            (name.clone(), secret, sync, watches)
+        };
+        let clusters = fleet.rows().map(row).collect();
+        *self.clusters.lock() = Shown {
+            clusters,
+            timeouts: fleet.timeouts(),
+        };
+    }
+
+    fn watch_secrets(&self, tasks: &mut JoinSet<()>) -> watch::Receiver<Secrets> {
+        let (tell, told) = watch::channel(Secrets::default());
+        let (link, timing) = (self.link.clone(), self.timing.clone());
+        let place = kinds::cluster_secrets(&self.namespace);
+        tasks.spawn(async move {
+            let mut keep = SecretKeeper {
+                now: Secrets::default(),
+                list: None,
+                changed: false,
+                tell,
+            };
+            let known = watch::Sender::new(Definitions::default());
+            Follower::new(&link, &place, &mut keep, &timing, known.subscribe())
+                .run()
+                .await;
+        });
+        told
+    }
+}
+
+/// Resolves when something has changed; never once nobody can change it.
+async fn changed(secrets: &mut watch::Receiver<Secrets>) -> Option<()> {
+    if secrets.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    Some(())
+}
+
+fn shown(condition: Option<&Condition>, complete: bool) -> (State, &str) {
+    match condition {
+        Some(Condition::Live | Condition::Absent) => (State::Live, ""),
+        Some(Condition::Forbidden(reason)) => (State::Forbidden, reason),
+        Some(Condition::Down(reason)) if complete => (State::Down, reason),
+        Some(Condition::Down(reason)) => (State::Waiting, reason),
+        None => (State::Waiting, ""),
+    }
+}
+
+/// What is known of the Secrets. They are not shown.
+#[derive(Clone, Default)]
+struct Secrets {
+    secrets: BTreeMap<String, Named>,
+    /// Whether it was once known which there are.
+    complete: bool,
+    condition: Option<Condition>,
+}
+
+/// Keeps the Secrets that name clusters.
+struct SecretKeeper {
+    now: Secrets,
+    list: Option<BTreeMap<String, Named>>,
+    changed: bool,
+    tell: watch::Sender<Secrets>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct SecretObject {
+    metadata: SecretMeta,
+    data: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SecretMeta {
+    name: String,
+    creation_timestamp: Option<String>,
+}
+
+/// A Secret as it came. Errors do not show what is in it.
+fn secret(object: &RawValue) -> Result<(String, Named), Fault> {
+    let secret: SecretObject = serde_json::from_str(object.get())
+        .map_err(|_| Fault::Failed("a Secret that cannot be read".to_owned()))?;
+    let data = secret.data.unwrap_or_default().into_iter();
+    let named = Named {
+        created: secret.metadata.creation_timestamp.unwrap_or_default(),
+        kubeconfigs: data
+            .map(|(cluster, text)| {
+                let bytes = base64::decode(&text).unwrap_or_default();
+                (cluster, Arc::from(bytes))
+            })
+            .collect(),
+    };
+    Ok((secret.metadata.name, named))
+}
+
+impl Keep for SecretKeeper {
+    fn begin(&mut self) {
+        self.list = Some(BTreeMap::new());
+    }
+
+    fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
+        let (name, named) = secret(object)?;
+        if let Some(list) = &mut self.list {
+            list.insert(name, named);
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self) {
+        if let Some(list) = self.list.take() {
+            (self.now.secrets, self.now.complete) = (list, true);
+            self.changed = true;
+        }
+    }
+
+    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
+        let (name, named) = secret(object)?;
+        self.now.secrets.insert(name, named);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
+        self.now.secrets.remove(&wire::head(object)?.metadata.name);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.now.secrets.is_empty()
+    }
+
+    fn report(&mut self, condition: Condition) {
+        if self.now.condition.as_ref() != Some(&condition) {
+            self.now.condition = Some(condition);
+            self.changed = true;
+        }
+    }
+
+    async fn flush(&mut self) {
+        if std::mem::take(&mut self.changed) {
+            self.tell.send_replace(self.now.clone());
+        }
+    }
+}
