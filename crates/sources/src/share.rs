@@ -92,8 +92,12 @@ mod tests {
 
     #[test]
     fn labels_of_endpoints_too() {
-        let value = json!({"metadata": {"name": "a"}, "spec": {"endpoints": [
-            {"address": "10.0.0.1", "labels": {"app": "cart"}}, {"address": "10.0.0.2", "labels": {"app": "cart"}}]}});
+        let value = json!({"metadata": {"name": "a"}, "spec": {
+        "hosts": ["cart.test"], "ports": [{"number": 80, "name": "http", "protocol": "HTTP"}], "resolution": "STATIC",
+        "endpoints": [
+            {"address": "10.0.0.1", "labels": {"app": "cart"}},
+            {"address": "10.0.0.2", "labels": {"app": "cart"}},
+        ]}});
         let mut object = parse::object(value, Kind::ServiceEntry).objects.remove(0);
         Shared::default().share(&mut object);
         let entry: &ServiceEntry = object.get().expect("a ServiceEntry");

@@ -76,6 +76,7 @@ pub(crate) fn found(text: &str) -> Vec<String> {
 pub(crate) fn object(kind: &str, name: &str, created: u32, spec: &str) -> String {
     let (version, body) = match kind {
         "Service" => ("v1", "spec"),
+        "Telemetry" => ("telemetry.istio.io/v1", "spec"),
         _ => ("networking.istio.io/v1", "spec"),
     };
     let (namespace, name) = name.split_once('/').expect("namespace/name");
