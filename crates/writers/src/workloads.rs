@@ -318,9 +318,12 @@ impl Registrar {
             return;
         }
         ward.report = Some(report);
-        let soonest = ward
-            .heard
-            .map_or(now.instant, |heard| heard + AT_MOST_EVERY);
+        // Who says ever more is not put off for it.
+        let soonest = match ward.heard {
+            Some(heard) if heard > now.instant => heard,
+            Some(heard) => heard + AT_MOST_EVERY,
+            None => now.instant,
+        };
         // What is to be done anyway is not put off.
         let due = ward.due.unwrap_or(soonest).min(soonest).max(now.instant);
         ward.heard = Some(due);
