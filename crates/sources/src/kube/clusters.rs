@@ -150,9 +150,9 @@ impl RemoteClusters {
                         _ => None,
                     };
                     let (shown, reason) = shown(state.condition.as_ref(), state.complete);
-                    self.status.set(row, shown, reason, state.secrets.len());
+                    self.status.set(row, shown, reason, state.by_name.len());
                     if state.complete && forbidden.is_none() {
-                        fleet.secrets(&state.secrets, Instant::now())
+                        fleet.secrets(&state.by_name, Instant::now())
                     } else {
                         Vec::new()
                     }
@@ -284,7 +284,7 @@ fn shown(condition: Option<&Condition>, complete: bool) -> (State, &str) {
 /// What is known of the Secrets. They are not shown.
 #[derive(Clone, Default)]
 struct Secrets {
-    secrets: BTreeMap<String, Named>,
+    by_name: BTreeMap<String, Named>,
     /// Whether it was once known which there are.
     complete: bool,
     condition: Option<Condition>,
@@ -344,26 +344,26 @@ impl Keep for SecretKeeper {
 
     fn complete(&mut self) {
         if let Some(list) = self.list.take() {
-            (self.now.secrets, self.now.complete) = (list, true);
+            (self.now.by_name, self.now.complete) = (list, true);
             self.changed = true;
         }
     }
 
     fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
         let (name, named) = secret(object)?;
-        self.now.secrets.insert(name, named);
+        self.now.by_name.insert(name, named);
         self.changed = true;
         Ok(())
     }
 
     fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
-        self.now.secrets.remove(&wire::head(object)?.metadata.name);
+        self.now.by_name.remove(&wire::head(object)?.metadata.name);
         self.changed = true;
         Ok(())
     }
 
     fn is_empty(&self) -> bool {
-        self.now.secrets.is_empty()
+        self.now.by_name.is_empty()
     }
 
     fn report(&mut self, condition: Condition) {

@@ -26,9 +26,12 @@ fn kubeconfig(token: &str) -> Arc<[u8]> {
     Arc::from(text.to_string().into_bytes())
 }
 
-/// Secrets in the order of their age: name and clusters with their tokens.
-fn secrets(all: &[(&str, &[(&str, &str)])]) -> BTreeMap<String, Named> {
-    let one = |(age, (name, clusters)): (usize, &(&str, &[(&str, &str)]))| {
+/// A Secret: its name, and clusters with their tokens.
+type Written<'a> = (&'a str, &'a [(&'a str, &'a str)]);
+
+/// Secrets in the order of their age.
+fn secrets(all: &[Written<'_>]) -> BTreeMap<String, Named> {
+    let one = |(age, (name, clusters)): (usize, &Written<'_>)| {
         let clusters = clusters.iter();
         let named = Named {
             created: age.to_string(),
@@ -174,7 +177,7 @@ fn the_oldest_secret_wins_and_our_own_cluster_is_not_another() {
     ]);
     assert_eq!(shown(&fleet.secrets(&both, now)), ["+1 west"]);
     let found = fleet.batch(now).unwrap().diagnostics;
-    let codes: Vec<&str> = found.iter().map(|d| &*d.code).collect();
+    let codes: Vec<&str> = found.iter().map(|d| d.code).collect();
     assert_eq!(codes.len(), 2);
     assert!(codes.contains(&"duplicate-cluster") && codes.contains(&"own-cluster"));
     fleet.learned(1, learned(vec![service("west", "web")], true));
@@ -192,7 +195,7 @@ fn readiness_does_not_wait_for_ever() {
     let (mut fleet, now) = (fleet(), Instant::now());
     fleet.secrets(&secrets(&[("a", &[("west", "1"), ("east", "1")])]), now);
     fleet.learned(1, learned(Vec::new(), true));
-    let almost = now + TIMEOUT - Duration::from_millis(1);
+    let almost = now + Duration::from_secs(29);
     assert!(!fleet.batch(almost).unwrap().synced);
     let batch = fleet.batch(now + TIMEOUT).unwrap();
     assert!(batch.synced);
