@@ -8,11 +8,11 @@ use crate::support::{Running, limits, names};
 
 const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
 
-fn problem(text: &str) -> Option<Status> {
-    Some(Status {
+fn problem(text: &str) -> Status {
+    Status {
         message: text.to_owned(),
         ..Status::default()
-    })
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,7 +21,7 @@ async fn reports_are_passed_on_and_change_nothing() {
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     // An agent may be faster than its proxy: of what it says then, the last counts.
-    for error_detail in [None, problem("early")] {
+    for error_detail in [None, Some(problem("early"))] {
         let report = DeltaDiscoveryRequest {
             type_url: HEALTH.to_owned(),
             error_detail,
@@ -54,7 +54,7 @@ async fn both_variants_report() {
     client.next().await;
     let report = DiscoveryRequest {
         type_url: HEALTH.to_owned(),
-        error_detail: problem("no answer"),
+        error_detail: Some(problem("no answer")),
         ..DiscoveryRequest::default()
     };
     client.send(report).await;
