@@ -2,8 +2,12 @@
 //! directory. `INPUTS` names a directory of folders with `input.yaml`, `proxies.yaml` and perhaps `mesh.yaml`, `networks.yaml`
 //! and `env.yaml`; beside it are `cluster.yaml`, which is part of every input, and `default-mesh.yaml`. `scripts/test` runs
 //! it where the oracle is. `ONLY` is a part of the names of the folders to compare.
+//!
+//! The API server writes creation times, which decide who comes first. Where it has made an input within one second, as an
+//! input without times wants it, the files are read as they are; otherwise they say the times that it wrote, and the input's
+//! line says `dated`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::net::Ipv4Addr;
@@ -76,6 +80,8 @@ fn all_inputs(workspace: &Workspace) -> Result<()> {
 struct Score {
     equal: usize,
     all: usize,
+    /// Inputs that files have with the times of the API server.
+    dated: usize,
     differences: Vec<String>,
 }
 
@@ -83,6 +89,7 @@ impl Score {
     fn add(&mut self, other: Self) {
         self.equal += other.equal;
         self.all += other.all;
+        self.dated += other.dated;
         self.differences.extend(other.differences);
     }
 }
@@ -93,6 +100,9 @@ impl std::fmt::Display for Score {
             return write!(f, "its proxies are given nothing");
         }
         write!(f, "{} of {} resources byte-equal", self.equal, self.all)?;
+        if self.dated > 0 {
+            write!(f, " (dated: {})", self.dated)?;
+        }
         match self.differences.len() {
             0 => Ok(()),
             count => write!(f, ", {count} DIFFERENT"),
@@ -115,30 +125,40 @@ impl Bench<'_> {
         let networks = Some(folder.join("networks.yaml")).filter(|file| file.is_file());
         let environment = read_environment(&folder.join("env.yaml"))?;
 
-        // As it is, from files.
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let place = self.workspace.place(&format!("input-{name}"));
-        fs::create_dir_all(&place)?;
-        let (input, cluster) = (folder.join("input.yaml"), self.around.join("cluster.yaml"));
-        fs::copy(&input, place.join("input.yaml"))?;
-        fs::copy(&cluster, place.join("cluster.yaml"))?;
-        let mut flags = vec!["--mesh-config".to_owned(), mesh.display().to_string()];
-        if let Some(networks) = &networks {
-            flags.extend(["--mesh-networks".to_owned(), networks.display().to_string()]);
-        }
-        let mut files = self.launch(Some(&place), flags, &environment)?;
-
-        // The same through the API server.
-        let mut objects = parse(&input)?;
-        objects.extend(parse(&cluster)?);
+        // Through the API server.
+        let mut objects = parse(&folder.join("input.yaml"))?;
+        objects.extend(parse(&self.around.join("cluster.yaml"))?);
         in_order_of_precedence(&mut objects);
         let mut data = json!({"mesh": fs::read_to_string(&mesh)?});
         if let Some(networks) = &networks {
             data["meshNetworks"] = fs::read_to_string(networks)?.into();
         }
-        objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "istio", "namespace": "istio-system"}, "data": data}));
-        server.admin()?.apply_objects(objects)?;
+        let settings = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "istio", "namespace": "istio-system"}, "data": data});
+        let admin = server.admin()?;
+        admin.apply_objects(objects.iter().cloned().chain([settings]).collect())?;
+
+        // The same from files.
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let place = self.workspace.place(&format!("input-{name}"));
+        fs::create_dir_all(&place)?;
+        let times = admin.creation_times(&objects)?;
+        let is_dated = !in_one_second(&objects, &times);
+        if is_dated {
+            for (object, time) in objects.iter_mut().zip(times) {
+                object["metadata"]["creationTimestamp"] = time;
+            }
+            let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
+            fs::write(place.join("input.yaml"), documents.join("\n---\n"))?;
+        } else {
+            fs::copy(folder.join("input.yaml"), place.join("input.yaml"))?;
+            fs::copy(self.around.join("cluster.yaml"), place.join("cluster.yaml"))?;
+        }
+        let mut flags = vec!["--mesh-config".to_owned(), mesh.display().to_string()];
+        if let Some(networks) = &networks {
+            flags.extend(["--mesh-networks".to_owned(), networks.display().to_string()]);
+        }
+        let mut files = self.launch(Some(&place), flags, &environment)?;
         let flags = vec![
             "--kubeconfig".to_owned(),
             self.kubeconfig.display().to_string(),
@@ -152,7 +172,10 @@ impl Bench<'_> {
         let proxies: Value =
             serde_saphyr::from_str(&fs::read_to_string(folder.join("proxies.yaml"))?)?;
         let proxies = proxies["proxies"].as_array().context("no proxies")?;
-        let mut score = Score::default();
+        let mut score = Score {
+            dated: usize::from(is_dated),
+            ..Score::default()
+        };
         for proxy in proxies {
             let who = proxy["name"].as_str().unwrap_or_default();
             let (node, ask) = (&proxy["node"], &proxy["ask"]);
@@ -200,13 +223,29 @@ fn read_environment(file: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 /// Of objects without creation time, all count as made in one second, and their names decide who comes first. The API
-/// server may need longer than a second; made in the order of their names, they come in the same order all the same.
+/// server may need longer than a second; made in the order of their names, they come in the same order all the same, but
+/// for ServiceEntries, whose hosts are the names of their services.
 fn in_order_of_precedence(objects: &mut [Value]) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     objects.sort_by_cached_key(|object| {
         let metadata = &object["metadata"];
         (text(&metadata["name"]), text(&metadata["namespace"]))
     });
+}
+
+/// Whether the API server made those objects in one second that say nothing of a time. Otherwise it has decided who is older,
+/// and files have to say the same.
+fn in_one_second(objects: &[Value], times: &[Value]) -> bool {
+    let undated = objects.iter().zip(times).filter(|(object, _)| {
+        object["metadata"].get("creationTimestamp").is_none() && !is_of_the_server(object)
+    });
+    let distinct: BTreeSet<&str> = undated.filter_map(|(_, time)| time.as_str()).collect();
+    distinct.len() <= 1
+}
+
+/// Made by the API server when it starts, and so the oldest of all.
+fn is_of_the_server(object: &Value) -> bool {
+    object["kind"] == "Service" && object["metadata"]["name"] == "kubernetes"
 }
 
 fn compare(who: &str, files: &Resources, cluster: &Resources) -> Result<Score> {
@@ -239,7 +278,7 @@ fn first_difference(path: &str, files: &Value, cluster: &Value) -> Option<String
     let nothing = Value::Null;
     match (files, cluster) {
         (Value::Object(a), Value::Object(b)) => {
-            let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             keys.into_iter().find_map(|key| {
                 let path = format!("{path}.{key}");
                 let value = |map: &serde_json::Map<String, Value>| map.get(key).cloned();

@@ -92,6 +92,17 @@ impl KubeClient {
         Ok(objects.len())
     }
 
+    /// When each of these objects, which have to be there, was made.
+    pub fn creation_times(&self, objects: &[Value]) -> Result<Vec<Value>> {
+        let mut known = Known::new();
+        let time = |object: &Value| {
+            let path = self.served(object, &mut known)?.path(object)?;
+            let made = self.get(&path)?.ok().with_context(|| title(object))?;
+            Ok(made["metadata"]["creationTimestamp"].clone())
+        };
+        objects.iter().map(time).collect()
+    }
+
     /// Applies one object as it is: nothing is made that it needs, and no field is left out in silence.
     pub fn apply_strictly(&self, object: &Value) -> Result<()> {
         let path = self.served(object, &mut Known::new())?.path(object)?;
