@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use kube::Config;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedCluster};
+
+/// A file of certificates, which istiod would read.
+const AUTHORITY: &str = "certificateAuthority";
 
 /// A kubeconfig that was found harmless. Cloning shares it.
 #[derive(Clone)]
@@ -32,7 +35,7 @@ impl Eq for Foreign {}
 
 impl Foreign {
     /// Reads a kubeconfig. `allowed` are the names of what is refused otherwise, as istiod knows them: `exec`, `tokenFile`,
-    /// `clientKey`, `clientCertificate` and those of authentication providers. The error says what is wrong with it.
+    /// `clientKey`, `clientCertificate` and those of authentication providers, and `certificateAuthority`. The error says what is wrong with it.
     pub(super) fn read(text: &Arc<[u8]>, allowed: &BTreeSet<String>) -> Result<Self, String> {
         if text.is_empty() {
             return Err("it is empty".to_owned());
@@ -42,10 +45,12 @@ impl Foreign {
         let parsed = Kubeconfig::from_yaml(as_text).map_err(|_| no_yaml.to_owned())?;
         for user in &parsed.auth_infos {
             if let Some(option) = user.auth_info.as_ref().and_then(|u| refused(u, allowed)) {
-                return Err(format!(
-                    "{option} is not allowed in it, unless PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS names it"
-                ));
+                return Err(not_allowed(&option));
             }
+        }
+        let file = |c: &NamedCluster| c.cluster.as_ref()?.certificate_authority.clone();
+        if parsed.clusters.iter().find_map(file).is_some() && !allowed.contains(AUTHORITY) {
+            return Err(not_allowed(AUTHORITY));
         }
         complete(&parsed)?;
         Ok(Self {
@@ -65,6 +70,12 @@ impl Foreign {
             .await
             .map_err(|error| anyhow!(part(&error)))
     }
+}
+
+fn not_allowed(option: &str) -> String {
+    format!(
+        "{option} is not allowed in it, unless PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS names it"
+    )
 }
 
 /// What a user says that is not allowed.
@@ -161,6 +172,19 @@ mod tests {
             );
             assert!(read(&with_user(user), &[option]).is_ok(), "{option}");
         }
+    }
+
+    #[test]
+    fn a_file_of_certificates_is_refused_too() {
+        let text = String::from_utf8(with_user("{token: secret}").to_vec()).unwrap();
+        let text = text.replace("{server:", "{certificate-authority: /etc/shadow, server:");
+        let text = Arc::from(text.into_bytes());
+        let reason = read(&text, &[]).unwrap_err();
+        assert!(
+            reason.contains(AUTHORITY) && !reason.contains("shadow"),
+            "{reason}"
+        );
+        assert!(read(&text, &[AUTHORITY]).is_ok());
     }
 
     #[test]
