@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::control::{ControlPlane, Options, Ports};
 use pilotfish_e2e::kube::client::KubeClient;
@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(30);
 /// The duration of leases here.
 const LEASE: Duration = Duration::from_secs(6);
-/// How often a replica looks whether the lease is free.
-const LOOK: Duration = Duration::from_millis(800);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const ENTRIES: &str = "/apis/networking.istio.io/v1/namespaces/shop/serviceentries";
 const SERVICES: &str = "/apis/networking.istio.io/v1/namespaces/shop/virtualservices";
+const LEASE_PATH: &str =
+    "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/pilotfish-writer";
+/// How many entries are made at a time.
 const COUNT: usize = 200;
 
 #[test]
@@ -60,6 +61,10 @@ fn wait_leads(plane: &ControlPlane, limit: Duration) -> Result<()> {
     })
 }
 
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// How many pushes there were.
 fn pushes(plane: &ControlPlane) -> Result<u64> {
     let page = plane.page("/debug/push_status")?;
@@ -74,9 +79,10 @@ fn entry(number: usize) -> Value {
 }
 
 /// Versions and statuses by name.
-fn statuses(admin: &KubeClient, path: &str) -> Result<BTreeMap<String, (String, Value)>> {
+type Statuses = BTreeMap<String, (String, Value)>;
+
+fn statuses(admin: &KubeClient, path: &str) -> Result<Statuses> {
     let list = admin.get(path)?.ok()?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let items = list["items"].as_array().context("a list")?.iter();
     Ok(items
         .map(|item| {
@@ -87,14 +93,19 @@ fn statuses(admin: &KubeClient, path: &str) -> Result<BTreeMap<String, (String, 
         .collect())
 }
 
+fn with_addresses(all: &Statuses) -> usize {
+    let written = all.values().filter(|(_, status)| has_addresses(status));
+    written.count()
+}
+
 fn has_addresses(status: &Value) -> bool {
     let addresses = status["addresses"].as_array();
     addresses.is_some_and(|addresses| !addresses.is_empty())
 }
 
 /// Every entry has both of its addresses, and no two have the same.
-fn check_addresses(all: &BTreeMap<String, (String, Value)>) -> Result<()> {
-    ensure!(all.len() == COUNT, "{}", all.len());
+fn check_addresses(all: &Statuses, count: usize) -> Result<()> {
+    ensure!(all.len() == count, "{}", all.len());
     let mut seen = BTreeSet::new();
     for (name, (_, status)) in all {
         let addresses = status["addresses"].as_array().context("addresses")?;
@@ -112,48 +123,68 @@ fn check_addresses(all: &BTreeMap<String, (String, Value)>) -> Result<()> {
     Ok(())
 }
 
+/// Who the Lease says writes.
+fn holder(admin: &KubeClient) -> Result<String> {
+    let lease = admin.get(LEASE_PATH)?.ok()?;
+    Ok(text(&lease["spec"]["holderIdentity"]))
+}
+
+fn identity(plane: &ControlPlane) -> Result<String> {
+    Ok(text(&plane.page("/debug/writers")?["identity"]))
+}
+
+/// Adds entries until the one who writes them is killed before it is through; returns how many there are.
+fn kill_while_writing(admin: &KubeClient, mut plane: ControlPlane) -> Result<usize> {
+    plane.wait_ready()?;
+    for round in 1..=10 {
+        let (old, all) = (COUNT * (round - 1), COUNT * round);
+        admin.apply_objects((old..all).map(entry).collect())?;
+        wait::until("some are written", SOON, || {
+            let written = with_addresses(&statuses(admin, ENTRIES)?);
+            ensure!(written > old + 20, "{written}");
+            Ok(())
+        })?;
+        if with_addresses(&statuses(admin, ENTRIES)?) < all {
+            ensure!(holder(admin)? == identity(&plane)?, "somebody else writes");
+            return Ok(all);
+        }
+    }
+    bail!("it is always faster")
+}
+
 fn takes_over(workspace: &Workspace) -> Result<()> {
     let mut server = KubeServer::start(&Net::Host, "kube", workspace)?;
     let admin = server.admin()?;
     admin.install_crds(&tools::crds()?)?;
     admin.apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")?;
-    admin.apply_objects((0..COUNT).map(entry).collect())?;
     let kubeconfig = server.kubeconfig(&User::admin())?;
 
     // Two replicas, of which one begins to write, and is killed in the middle of it.
-    let mut first = start(workspace, &kubeconfig, &[])?;
-    first.wait_ready()?;
+    let first = start(workspace, &kubeconfig, &[])?;
+    wait_leads(&first, SOON)?;
     let mut second = start(workspace, &kubeconfig, &[])?;
-    let written = wait::until("some are written", SOON, || {
-        let all = statuses(&admin, ENTRIES)?;
-        let done = all.values().filter(|(_, status)| has_addresses(status));
-        let done = done.count();
-        ensure!(done > 20, "{done}");
-        Ok(done)
-    })?;
-    ensure!(leads(&first)? && written < COUNT, "{written}");
-    let port = first.monitoring();
-    drop(first);
+    second.wait_ready()?;
+    let dead = identity(&first)?;
+    let count = kill_while_writing(&admin, first)?;
     let killed = Instant::now();
     let before = statuses(&admin, ENTRIES)?;
-    second.wait_ready()?;
-    ensure!(!leads(&second)?, "not before its time");
+    ensure!(holder(&admin)? == dead, "nobody could know that it is dead");
     wait_leads(&second, SOON)?;
     let taken = killed.elapsed();
+    // It was last renewed at most the time it is relied on before it was killed.
+    ensure!(taken >= LEASE / 3, "taken before its time: {taken:?}");
     wait::until("all are written", SOON, || {
-        let all = statuses(&admin, ENTRIES)?;
-        let missing = all.values().filter(|(_, status)| !has_addresses(status));
-        let missing = missing.count();
-        ensure!(missing == 0, "{missing} are missing");
+        let written = with_addresses(&statuses(&admin, ENTRIES)?);
+        ensure!(written == count, "{written} of {count}");
         Ok(())
     })?;
     eprintln!(
-        "{port}: killed after {written} of {COUNT}; taken over after {taken:.1?}, done after {:.1?}",
+        "killed after {} of {count}; taken over after {taken:.1?}, done after {:.1?}",
+        with_addresses(&before),
         killed.elapsed()
     );
-    ensure!(taken <= LEASE + LOOK * 3, "{taken:?}");
     let after = statuses(&admin, ENTRIES)?;
-    check_addresses(&after)?;
+    check_addresses(&after, count)?;
     for (name, (version, status)) in &before {
         if has_addresses(status) {
             ensure!(after[name].0 == *version, "{name} was written twice");
@@ -162,7 +193,7 @@ fn takes_over(workspace: &Workspace) -> Result<()> {
 
     // Without an API server nobody can be sure to lead, and nothing is lost by it.
     server.kill_api();
-    wait::until("it does not lead", LEASE, || {
+    wait::until("it does not lead", SOON, || {
         ensure!(!leads(&second)?);
         Ok(())
     })?;
@@ -170,7 +201,7 @@ fn takes_over(workspace: &Workspace) -> Result<()> {
     wait_leads(&second, SOON)?;
 
     idle(&admin, &second)?;
-    orderly_stop(workspace, &admin, &kubeconfig, &mut second)
+    orderly_stop(workspace, &admin, &kubeconfig, &mut second, count)
 }
 
 /// Nothing is written and nothing is pushed when nothing happens.
@@ -184,8 +215,6 @@ fn idle(admin: &KubeClient, plane: &ControlPlane) -> Result<()> {
     let more = pushes(plane)? - pushed;
     ensure!(more == 0, "{more} pushes");
     eprintln!("{pushed} pushes for {} writes", page["writes"]);
-    ensure!(pushed < 30, "{pushed} pushes");
-    ensure!(leads(plane)?);
     Ok(())
 }
 
@@ -195,24 +224,21 @@ fn orderly_stop(
     admin: &KubeClient,
     kubeconfig: &Path,
     leader: &mut ControlPlane,
+    count: usize,
 ) -> Result<()> {
     let before = statuses(admin, ENTRIES)?;
     let mut next = start(workspace, kubeconfig, &[])?;
     next.wait_ready()?;
-    std::thread::sleep(LOOK * 2);
-    ensure!(leads(leader)? && !leads(&next)?);
-    let begin = Instant::now();
+    wait_leads(leader, SOON)?;
+    let gone = identity(leader)?;
     leader.stop()?;
-    let stopped = begin.elapsed();
+    ensure!(holder(admin)? != gone, "the Lease was not given back");
     wait_leads(&next, SOON)?;
-    let took = begin.elapsed();
-    eprintln!("stopped in {stopped:.1?}, handed over after {took:.1?}");
-    ensure!(took < LEASE / 2 + stopped, "{took:?}");
     next.stop()?;
     // Neighbours come and go while nobody runs; whoever has an address keeps it.
     let path = format!("{ENTRIES}/out-7");
     admin.delete(&path)?.ok()?;
-    admin.apply_objects((COUNT..COUNT + 50).map(entry).collect())?;
+    admin.apply_objects((count..count + 50).map(entry).collect())?;
     next.start_again()?;
     wait_leads(&next, SOON)?;
     let added = wait::until("the new ones are written", SOON, || {
@@ -220,7 +246,7 @@ fn orderly_stop(
         ensure!(all.values().all(|(_, status)| has_addresses(status)));
         Ok(all)
     })?;
-    ensure!(added.len() == COUNT + 49);
+    ensure!(added.len() == count + 49);
     for (name, stood) in before.iter().filter(|(name, _)| *name != "out-7") {
         ensure!(added[name] == *stood, "{name} was changed");
     }
