@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -16,11 +16,10 @@ use pilotfish_e2e::kube::client::KubeClient;
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::{case, wait, xds};
 use serde_json::{Value, json};
 
-/// How long a change may take to arrive, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(20);
 const ROTATIONS: usize = 20;
 const CLUSTER: &str = "outbound|80||web.shop.svc.cluster.local";
 /// What a control plane reads of other clusters.

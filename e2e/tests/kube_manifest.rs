@@ -12,7 +12,8 @@ use pilotfish_e2e::kube::client::KubeClient;
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
-use pilotfish_e2e::{case, tools, xds};
+use pilotfish_e2e::wait::SOON;
+use pilotfish_e2e::{case, tools, wait, xds};
 use serde_json::{Value, json};
 
 #[test]
@@ -171,14 +172,10 @@ fn some_namespaces(workspace: &Workspace, server: &KubeServer, admin: &KubeClien
     ensure!(!has(&plane, "bank")?, "a namespace that is not");
     // It follows what happens there.
     admin.remove("v1", "Service", "shop", "web")?;
-    pilotfish_e2e::wait::until(
-        "the service is gone",
-        std::time::Duration::from_secs(20),
-        || {
-            ensure!(!has(&plane, "shop")?);
-            Ok(())
-        },
-    )?;
+    wait::until("the service is gone", SOON, || {
+        ensure!(!has(&plane, "shop")?);
+        Ok(())
+    })?;
     plane.stop()?;
 
     let client = server.client(&user)?;

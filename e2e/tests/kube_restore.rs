@@ -12,11 +12,11 @@ use pilotfish_e2e::control::{ControlPlane, Options, Ports};
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::yaml::Service;
 use pilotfish_e2e::{case, wait, xds};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(30);
 /// How long the cluster has to insist, and the longest pause between two attempts.
 const BELIEVED: Duration = Duration::from_secs(60 + 35);
 

@@ -17,12 +17,11 @@ use pilotfish_e2e::kube::faults::{Fault, Faults, Requests, Rule};
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::xds::{self, Resources};
 use pilotfish_e2e::{case, tools, traffic, wait};
 use serde_json::{Value, json};
 
-/// How long a change may take to arrive when all is well, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(20);
 /// How long it may take after trouble: the longest pause between two attempts, and some.
 const RECOVERY: Duration = Duration::from_mins(1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;

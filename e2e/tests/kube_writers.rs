@@ -12,11 +12,10 @@ use pilotfish_e2e::control::{ControlPlane, Options, Ports};
 use pilotfish_e2e::kube::client::KubeClient;
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
+use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::{case, tools, wait};
 use serde_json::{Value, json};
 
-/// How long something may take when all is well, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(30);
 /// The duration of leases here.
 const LEASE: Duration = Duration::from_secs(6);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
