@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pilotfish_config::{ClusterId, Kind};
-use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -29,6 +28,7 @@ mod keeper;
 mod kinds;
 mod link;
 mod mesh;
+mod proto;
 mod standings;
 mod status;
 mod wire;
@@ -44,7 +44,7 @@ pub use link::{Access, Link};
 pub use mesh::{MeshMaps, watch_mesh};
 pub use standings::Register;
 pub use status::{State, Status, WatchStatus};
-use wire::Fault;
+use wire::{Fault, Raw};
 pub use write::{Refusal, collection, path};
 
 /// How often it is looked whether a watch has been down for too long.
@@ -223,8 +223,8 @@ impl Keep for DefinitionNames {
         self.names.clear();
     }
 
-    fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
-        self.names.insert(wire::head(object)?.metadata.name);
+    fn item(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
+        self.names.insert(object.head()?.name);
         Ok(())
     }
 
@@ -232,14 +232,14 @@ impl Keep for DefinitionNames {
         self.tell();
     }
 
-    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
+    fn upsert(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
         self.item(object)?;
         self.tell();
         Ok(())
     }
 
-    fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
-        self.names.remove(&wire::head(object)?.metadata.name);
+    fn delete(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
+        self.names.remove(&object.head()?.name);
         self.tell();
         Ok(())
     }

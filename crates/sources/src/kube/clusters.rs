@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use pilotfish_config::base64;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -14,7 +13,7 @@ use super::fleet::{Action, Fleet, Named, Terms};
 use super::follow::{Condition, Definitions, Follower, Keep, Timing};
 use super::link::{Access, Link};
 use super::status::{State, Status, WatchStatus};
-use super::wire::{self, Fault};
+use super::wire::{Fault, Raw};
 use super::{ClusterSource, kinds};
 use crate::Batch;
 
@@ -313,8 +312,8 @@ struct SecretMeta {
 }
 
 /// A Secret as it came. Errors do not show what is in it.
-fn secret(object: &RawValue) -> Result<(String, Named), Fault> {
-    let secret: SecretObject = serde_json::from_str(object.get())
+fn secret(object: &Raw<'_>) -> Result<(String, Named), Fault> {
+    let secret: SecretObject = serde_json::from_str(object.text()?)
         .map_err(|_| Fault::Failed("a Secret that cannot be read".to_owned()))?;
     let data = secret.data.unwrap_or_default().into_iter();
     let named = Named {
@@ -334,7 +333,7 @@ impl Keep for SecretKeeper {
         self.list = Some(BTreeMap::new());
     }
 
-    fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
+    fn item(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
         let (name, named) = secret(object)?;
         if let Some(list) = &mut self.list {
             list.insert(name, named);
@@ -349,15 +348,15 @@ impl Keep for SecretKeeper {
         }
     }
 
-    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
+    fn upsert(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
         let (name, named) = secret(object)?;
         self.now.by_name.insert(name, named);
         self.changed = true;
         Ok(())
     }
 
-    fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
-        self.now.by_name.remove(&wire::head(object)?.metadata.name);
+    fn delete(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
+        self.now.by_name.remove(&object.head()?.name);
         self.changed = true;
         Ok(())
     }

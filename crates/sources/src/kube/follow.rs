@@ -10,13 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::ages::{Ages, Verdict};
 use super::backoff::{Backoff, LONGEST};
 use super::link::Link;
-use super::wire::{self, Event, Fault, Lines};
+use super::wire::{self, Event, Events, Fault, Raw};
 
 const JSON: &str = "application/json";
 /// How often a resource that the server does not have is looked for, if nobody tells when that may have changed.
@@ -59,7 +58,7 @@ pub(super) struct Place {
     pub(super) page: usize,
     /// The CRD that the resource needs. One without must be there.
     pub(super) definition: Option<String>,
-    /// What to accept instead of whole objects.
+    /// What is accepted, if not JSON.
     pub(super) accept: Option<&'static str>,
 }
 
@@ -93,13 +92,13 @@ pub(super) trait Keep: Send {
     /// A list begins; what an earlier, incomplete one said is forgotten.
     fn begin(&mut self);
     /// An object of the list.
-    fn item(&mut self, object: &RawValue) -> Result<(), Fault>;
+    fn item(&mut self, object: &Raw<'_>) -> Result<(), Fault>;
     /// The list was complete: what is not in it is gone.
     fn complete(&mut self);
     /// An object is new or has changed.
-    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault>;
+    fn upsert(&mut self, object: &Raw<'_>) -> Result<(), Fault>;
     /// An object is gone.
-    fn delete(&mut self, object: &RawValue) -> Result<(), Fault>;
+    fn delete(&mut self, object: &Raw<'_>) -> Result<(), Fault>;
     /// Whether there is any object now.
     fn is_empty(&self) -> bool;
     /// How the connection is.
@@ -381,15 +380,16 @@ impl<'a, K: Keep> Follower<'a, K> {
             }
             let bytes = wire::fetch(client, &self.address(&query), self.accept()).await?;
             let page = wire::page(&bytes)?;
-            for object in page.items.iter().flatten() {
+            for object in &page.items {
                 self.keep.item(object)?;
             }
-            if page.metadata.r#continue.is_empty() {
-                let version = page.version();
+            if page.next.is_empty() {
+                let version = page.version;
+                drop(page);
                 self.listed(version).await?;
                 return Ok(version);
             }
-            token = page.metadata.r#continue;
+            token = page.next;
         }
     }
 
@@ -431,17 +431,17 @@ impl<'a, K: Keep> Follower<'a, K> {
             ("resourceVersionMatch", "NotOlderThan"),
             ("timeoutSeconds", &seconds),
         ]);
-        let mut lines = Lines::open(client, &address, self.accept()).await?;
+        let mut events = Events::open(client, &address, self.accept()).await?;
         self.keep.begin();
-        while let Some(line) = lines.next(self.timing.silence).await? {
-            match wire::event(&line)? {
-                Event::Upsert(object) => self.keep.item(object)?,
+        while let Some(bytes) = events.next(self.timing.silence).await? {
+            match wire::event(events.form(), &bytes)? {
+                Event::Upsert(object) => self.keep.item(&object)?,
                 Event::Bookmark {
                     version,
                     initial: true,
                 } => {
                     self.listed(version).await?;
-                    return self.events(&mut lines).await;
+                    return self.events(&mut events).await;
                 }
                 Event::Bookmark { .. } => {}
                 Event::Delete(_) => {
@@ -462,33 +462,33 @@ impl<'a, K: Keep> Follower<'a, K> {
             ("resourceVersion", &version),
             ("timeoutSeconds", &seconds),
         ]);
-        let mut lines = Lines::open(client, &address, self.accept()).await?;
+        let mut events = Events::open(client, &address, self.accept()).await?;
         self.answered = true;
         self.link.note(true);
         self.keep.report(Condition::Live);
         self.keep.flush().await;
-        self.events(&mut lines).await
+        self.events(&mut events).await
     }
 
-    async fn events(&mut self, lines: &mut Lines) -> Result<Infallible, End> {
-        while let Some(line) = lines.next(self.timing.silence).await? {
-            let event = wire::event(&line)?;
+    async fn events(&mut self, events: &mut Events) -> Result<Infallible, End> {
+        while let Some(bytes) = events.next(self.timing.silence).await? {
+            let event = wire::event(events.form(), &bytes)?;
             let version = match &event {
                 Event::Bookmark { version, .. } => *version,
-                Event::Upsert(object) | Event::Delete(object) => wire::head(object)?.version(),
+                Event::Upsert(object) | Event::Delete(object) => object.head()?.version,
             };
             if version < self.ages.newest() {
                 return Err(End::Older(version));
             }
             match event {
-                Event::Upsert(object) => self.keep.upsert(object)?,
-                Event::Delete(object) => self.keep.delete(object)?,
+                Event::Upsert(object) => self.keep.upsert(&object)?,
+                Event::Delete(object) => self.keep.delete(&object)?,
                 Event::Bookmark { .. } => {}
             }
             self.progress = true;
             self.ages.saw(version);
             self.resume = Some(version);
-            if !lines.has_more() {
+            if !events.has_more() {
                 self.keep.flush().await;
             }
         }

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, ObjectKey, Standing, parse};
-use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use super::follow::{Condition, Keep};
 use super::kinds;
 use super::standings::{self, Register};
-use super::wire::{self, Fault};
+use super::wire::{Fault, Head, Raw};
 use crate::share::Shared;
 
 /// What a task has learned since it last reported.
@@ -121,26 +119,22 @@ impl Keeper {
         self
     }
 
-    fn key(&self, head: &wire::Head) -> ObjectKey {
-        let key = ObjectKey::new(
-            self.kind,
-            head.metadata.namespace.as_str(),
-            head.metadata.name.as_str(),
-        )
-        .of(self.cluster);
+    fn key(&self, head: &Head) -> ObjectKey {
+        let key =
+            ObjectKey::new(self.kind, head.namespace.as_str(), head.name.as_str()).of(self.cluster);
         // The key that is there already shares its strings with the store.
         self.known
             .get_key_value(&key)
             .map_or(key, |(known, _)| known.clone())
     }
 
-    fn read(&mut self, key: ObjectKey, object: &RawValue) -> Read {
-        // The text is whole, so that this is about one object and not about the answer: it may be nested too deeply.
-        let mut value: Value = match serde_json::from_str(object.get()) {
+    fn read(&mut self, key: ObjectKey, object: &Raw<'_>) -> Read {
+        // It came whole, so that this is about one object and not about the answer.
+        let mut value = match object.value(self.kind) {
             Ok(value) => value,
-            Err(error) => {
+            Err(reason) => {
                 let effect = "the object is not used; its last good version stays";
-                let found = Diagnostic::error("syntax", error.to_string(), effect).of(key.clone());
+                let found = Diagnostic::error("syntax", reason, effect).of(key.clone());
                 return Read::Refused(key, vec![found]);
             }
         };
@@ -207,9 +201,9 @@ impl Keep for Keeper {
         self.stand.clear();
     }
 
-    fn item(&mut self, object: &RawValue) -> Result<(), Fault> {
-        let head = wire::head(object)?;
-        let (key, version) = (self.key(&head), head.version());
+    fn item(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
+        let head = object.head()?;
+        let (key, version) = (self.key(&head), head.version);
         let unchanged = version != 0 && self.known.get(&key) == Some(&version);
         let read = if unchanged {
             None
@@ -253,9 +247,9 @@ impl Keep for Keeper {
         self.news.findings.extend(list.findings);
     }
 
-    fn upsert(&mut self, object: &RawValue) -> Result<(), Fault> {
-        let head = wire::head(object)?;
-        let (key, version) = (self.key(&head), head.version());
+    fn upsert(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
+        let head = object.head()?;
+        let (key, version) = (self.key(&head), head.version);
         let read = self.read(key, object);
         self.note();
         match read {
@@ -275,8 +269,8 @@ impl Keep for Keeper {
         Ok(())
     }
 
-    fn delete(&mut self, object: &RawValue) -> Result<(), Fault> {
-        let key = self.key(&wire::head(object)?);
+    fn delete(&mut self, object: &Raw<'_>) -> Result<(), Fault> {
+        let key = self.key(&object.head()?);
         self.forget(key);
         Ok(())
     }
@@ -307,6 +301,8 @@ impl Keep for Keeper {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn raw(name: &str, version: u32, spec: &str) -> Box<RawValue> {
@@ -328,21 +324,21 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         keeper.begin();
-        keeper.item(&raw("a", 1, "{}")).unwrap();
+        keeper.item(&Raw::Json(&raw("a", 1, "{}"))).unwrap();
         assert_eq!(versions(), [], "half a list says nothing");
         keeper.begin();
-        keeper.item(&raw("a", 1, "{}")).unwrap();
-        keeper.item(&raw("b", 2, "{}")).unwrap();
+        keeper.item(&Raw::Json(&raw("a", 1, "{}"))).unwrap();
+        keeper.item(&Raw::Json(&raw("b", 2, "{}"))).unwrap();
         keeper.complete();
         let both = [("a".to_owned(), 1, false), ("b".to_owned(), 2, false)];
         assert_eq!(versions(), both);
-        keeper.upsert(&raw("b", 3, "7")).unwrap();
+        keeper.upsert(&Raw::Json(&raw("b", 3, "7"))).unwrap();
         assert_eq!(versions()[1], ("b".to_owned(), 3, true));
-        keeper.delete(&raw("a", 4, "{}")).unwrap();
+        keeper.delete(&Raw::Json(&raw("a", 4, "{}"))).unwrap();
         assert_eq!(versions().len(), 1);
         // What a list does not change is still known.
         keeper.begin();
-        keeper.item(&raw("b", 3, "7")).unwrap();
+        keeper.item(&Raw::Json(&raw("b", 3, "7"))).unwrap();
         keeper.complete();
         assert_eq!(versions(), [("b".to_owned(), 3, true)]);
     }
@@ -371,7 +367,7 @@ mod tests {
     fn list(keeper: &mut Keeper, objects: &[Box<RawValue>]) {
         keeper.begin();
         for object in objects {
-            keeper.item(object).unwrap();
+            keeper.item(&Raw::Json(object)).unwrap();
         }
     }
 
@@ -402,13 +398,13 @@ mod tests {
         list(&mut keeper, &[raw("a", 1, "{}"), raw("b", 1, BAD)]);
         keeper.complete();
         assert_eq!(told(&mut keeper), "+a !b");
-        keeper.upsert(&raw("a", 2, BAD)).unwrap();
+        keeper.upsert(&Raw::Json(&raw("a", 2, BAD))).unwrap();
         assert_eq!(told(&mut keeper), "!a");
         list(&mut keeper, &[raw("a", 2, BAD), raw("b", 1, BAD)]);
         keeper.complete();
         assert_eq!(told(&mut keeper), "", "nothing new");
-        keeper.upsert(&raw("a", 3, OTHER)).unwrap();
-        keeper.delete(&raw("b", 4, "{}")).unwrap();
+        keeper.upsert(&Raw::Json(&raw("a", 3, OTHER))).unwrap();
+        keeper.delete(&Raw::Json(&raw("b", 4, "{}"))).unwrap();
         assert_eq!(told(&mut keeper), "+a -b");
     }
 
@@ -419,7 +415,7 @@ mod tests {
         list(&mut keeper, &[raw("a", 1, "{}"), raw("b", 2, &deep)]);
         keeper.complete();
         assert_eq!(told(&mut keeper), "+a !b");
-        keeper.upsert(&raw("a", 3, &deep)).unwrap();
+        keeper.upsert(&Raw::Json(&raw("a", 3, &deep))).unwrap();
         assert_eq!(told(&mut keeper), "!a");
     }
 
@@ -427,16 +423,16 @@ mod tests {
     fn an_object_that_goes_to_another_revision_is_gone() {
         let mut keeper = keeper();
         keeper.revision = "default".to_owned();
-        keeper.upsert(&raw("a", 1, "{}")).unwrap();
+        keeper.upsert(&Raw::Json(&raw("a", 1, "{}"))).unwrap();
         assert_eq!(told(&mut keeper), "+a");
         let moved = raw("a", 2, "{}").get().replace(
             r#""name":"a""#,
             r#""name":"a","labels":{"istio.io/rev":"canary"}"#,
         );
         let moved = RawValue::from_string(moved).unwrap();
-        keeper.upsert(&moved).unwrap();
+        keeper.upsert(&Raw::Json(&moved)).unwrap();
         assert_eq!(told(&mut keeper), "-a");
-        keeper.delete(&moved).unwrap();
+        keeper.delete(&Raw::Json(&moved)).unwrap();
         assert_eq!(told(&mut keeper), "");
     }
 }

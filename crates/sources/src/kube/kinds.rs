@@ -4,6 +4,7 @@ use pilotfish_config::Kind;
 use serde_json::{Map, Value};
 
 use super::follow::Place;
+use super::proto;
 
 /// Large secrets that are never credentials; the same that istiod leaves out.
 const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
@@ -109,7 +110,7 @@ pub(super) fn place(kind: Kind, namespace: Option<&str>) -> Place {
         definition: kind
             .is_istio()
             .then(|| format!("{}.{}", kind.plural(), kind.group())),
-        accept: None,
+        accept: proto::speaks(kind).then_some(proto::ACCEPT),
     }
 }
 

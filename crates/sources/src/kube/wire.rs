@@ -1,4 +1,4 @@
-//! What is said to the API server over HTTP, and how its answers are understood.
+//! What is said to the API server over HTTP, and how its answers are understood, be they JSON or Protocol Buffers.
 
 use std::time::Duration;
 
@@ -7,8 +7,13 @@ use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use pilotfish_config::Kind;
+use prost::Message;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
+
+use super::proto;
 
 /// The largest answer or event that is read.
 const MAX_BYTES: usize = 128 << 20;
@@ -63,25 +68,32 @@ impl Fault {
 
 /// The answer of a server that did not do what it was asked, as far as we use it. Comes as the body of an error and
 /// inside an event.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
+    #[prost(string, tag = "3")]
     message: String,
+    #[prost(string, tag = "4")]
     reason: String,
-    code: u16,
+    #[prost(message, optional, tag = "5")]
     details: Option<Details>,
+    #[prost(int32, tag = "6")]
+    code: i32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Details {
-    retry_after_seconds: u64,
+    #[prost(message, repeated, tag = "4")]
     causes: Vec<Cause>,
+    #[prost(int32, tag = "5")]
+    retry_after_seconds: i32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default)]
 struct Cause {
+    #[prost(string, tag = "1")]
     reason: String,
 }
 
@@ -93,7 +105,8 @@ fn classify(status: &Status, retry_after: Option<Duration>) -> Fault {
     };
     let mut reason = status.message.trim().to_owned();
     if reason.is_empty() {
-        reason = match StatusCode::from_u16(status.code) {
+        let code = u16::try_from(status.code).unwrap_or_default();
+        reason = match StatusCode::from_u16(code) {
             Ok(code) => code.to_string(),
             Err(_) => "an error without explanation".to_owned(),
         };
@@ -109,7 +122,8 @@ fn classify(status: &Status, retry_after: Option<Duration>) -> Fault {
         return Fault::Expired(reason);
     }
     let wait = details
-        .map(|details| Duration::from_secs(details.retry_after_seconds))
+        .and_then(|details| u64::try_from(details.retry_after_seconds).ok())
+        .map(Duration::from_secs)
         .filter(|wait| !wait.is_zero())
         .or(retry_after);
     match status.code {
@@ -124,108 +138,218 @@ fn classify(status: &Status, retry_after: Option<Duration>) -> Fault {
     }
 }
 
+/// An object as it came, not looked into.
+#[derive(Debug)]
+pub(super) enum Raw<'a> {
+    /// As text.
+    Json(&'a RawValue),
+    /// As a message, whose kind only the request tells.
+    Proto(Bytes),
+}
+
+impl Raw<'_> {
+    /// The name and version of the object.
+    pub(super) fn head(&self) -> Result<Head, Fault> {
+        let unreadable =
+            |error: String| Fault::Failed(format!("an object without readable metadata: {error}"));
+        match self {
+            Self::Json(text) => {
+                let head: JsonHead = serde_json::from_str(text.get())
+                    .map_err(|error| unreadable(error.to_string()))?;
+                Ok(Head {
+                    version: number(&head.metadata.resource_version),
+                    name: head.metadata.name,
+                    namespace: head.metadata.namespace,
+                })
+            }
+            Self::Proto(bytes) => {
+                let head = proto::Head::decode(bytes.clone())
+                    .map_err(|error| unreadable(error.to_string()))?;
+                Ok(Head {
+                    version: number(&head.metadata.resource_version),
+                    name: head.metadata.name,
+                    namespace: head.metadata.namespace,
+                })
+            }
+        }
+    }
+
+    /// The object, which is of this kind. It may be nested too deeply, for one.
+    pub(super) fn value(&self, kind: Kind) -> Result<Value, String> {
+        match self {
+            Self::Json(text) => serde_json::from_str(text.get()).map_err(|error| error.to_string()),
+            Self::Proto(bytes) => proto::value(kind, bytes.clone()),
+        }
+    }
+
+    /// The text of an object that was asked for as such.
+    pub(super) fn text(&self) -> Result<&str, Fault> {
+        match self {
+            Self::Json(text) => Ok(text.get()),
+            Self::Proto(_) => Err(Fault::Failed("an object that is not JSON".to_owned())),
+        }
+    }
+}
+
+/// What is looked at before an object is read as a whole.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) version: u64,
+}
+
+/// A resource version as a number, which it has always been and is promised to be; zero if it is none.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct JsonHead {
+    metadata: JsonMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct JsonMeta {
+    name: String,
+    namespace: String,
+    resource_version: String,
+    annotations: JsonAnnotations,
+}
+
+/// The annotation of the bookmark that ends an initial list.
+const INITIAL: &str = "k8s.io/initial-events-end";
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct JsonAnnotations {
+    #[serde(rename = "k8s.io/initial-events-end")]
+    initial: Option<String>,
+}
+
 /// An event of a watch.
 #[derive(Debug)]
 pub(super) enum Event<'a> {
     /// An object is new or has changed.
-    Upsert(&'a RawValue),
+    Upsert(Raw<'a>),
     /// An object is gone.
-    Delete(&'a RawValue),
+    Delete(Raw<'a>),
     /// Nothing happened up to this version; true if that ends the initial list.
     Bookmark { version: u64, initial: bool },
 }
 
 #[derive(Deserialize)]
-struct WireEvent<'a> {
+struct JsonEvent<'a> {
     r#type: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
 }
 
-/// Reads one line of a watch.
-pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Fault> {
-    let unreadable = |error: serde_json::Error| Fault::Failed(format!("unreadable event: {error}"));
-    let event: WireEvent<'_> = serde_json::from_slice(line).map_err(unreadable)?;
-    match event.r#type {
-        "ADDED" | "MODIFIED" => Ok(Event::Upsert(event.object)),
-        "DELETED" => Ok(Event::Delete(event.object)),
+/// Reads one event of a watch.
+pub(super) fn event(form: Form, bytes: &Bytes) -> Result<Event<'_>, Fault> {
+    match form {
+        Form::Json => json_event(bytes).map_err(|error| unreadable_event(&error))?,
+        Form::Proto => proto_event(bytes.clone()).map_err(|error| unreadable_event(&error))?,
+    }
+}
+
+fn unreadable_event(error: &dyn std::fmt::Display) -> Fault {
+    Fault::Failed(format!("unreadable event: {error}"))
+}
+
+fn unknown_event(name: &str) -> Fault {
+    Fault::Failed(format!("unknown event {name:?}"))
+}
+
+fn json_event(line: &[u8]) -> Result<Result<Event<'_>, Fault>, serde_json::Error> {
+    let event: JsonEvent<'_> = serde_json::from_slice(line)?;
+    let object = event.object;
+    Ok(match event.r#type {
+        "ADDED" | "MODIFIED" => Ok(Event::Upsert(Raw::Json(object))),
+        "DELETED" => Ok(Event::Delete(Raw::Json(object))),
         "BOOKMARK" => {
-            let head = head(event.object)?;
+            let head: JsonHead = serde_json::from_str(object.get())?;
             Ok(Event::Bookmark {
-                version: head.version(),
+                version: number(&head.metadata.resource_version),
                 initial: head.metadata.annotations.initial.as_deref() == Some("true"),
             })
         }
-        "ERROR" => {
-            let status = serde_json::from_str(event.object.get()).map_err(unreadable)?;
-            Err(classify(&status, None))
+        "ERROR" => Err(classify(&serde_json::from_str(object.get())?, None)),
+        other => Err(unknown_event(other)),
+    })
+}
+
+fn proto_event(frame: Bytes) -> Result<Result<Event<'static>, Fault>, prost::DecodeError> {
+    let (name, object) = proto::event(frame)?;
+    Ok(match name.as_str() {
+        "ADDED" | "MODIFIED" => Ok(Event::Upsert(Raw::Proto(object))),
+        "DELETED" => Ok(Event::Delete(Raw::Proto(object))),
+        "BOOKMARK" => {
+            let meta = proto::Bookmark::decode(object)?.metadata;
+            Ok(Event::Bookmark {
+                version: number(&meta.resource_version),
+                initial: meta.annotations.get(INITIAL).is_some_and(|is| is == "true"),
+            })
         }
-        other => Err(Fault::Failed(format!("unknown event {other:?}"))),
-    }
-}
-
-/// What is looked at before an object is read as a whole.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Head {
-    pub(super) metadata: HeadMeta,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct HeadMeta {
-    pub(super) name: String,
-    pub(super) namespace: String,
-    resource_version: String,
-    annotations: HeadAnnotations,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct HeadAnnotations {
-    #[serde(rename = "k8s.io/initial-events-end")]
-    initial: Option<String>,
-}
-
-impl Head {
-    /// The resource version as a number, which it has always been and is promised to be; zero if it is none.
-    pub(super) fn version(&self) -> u64 {
-        self.metadata.resource_version.parse().unwrap_or(0)
-    }
-}
-
-/// The name and version of an object.
-pub(super) fn head(object: &RawValue) -> Result<Head, Fault> {
-    serde_json::from_str(object.get())
-        .map_err(|error| Fault::Failed(format!("an object without readable metadata: {error}")))
+        "ERROR" => Err(classify(&Status::decode(object)?, None)),
+        other => Err(unknown_event(other)),
+    })
 }
 
 /// One page of a list.
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 pub(super) struct Page<'a> {
+    pub(super) version: u64,
+    /// Where the next page begins; empty if this is the last.
+    pub(super) next: String,
+    pub(super) items: Vec<Raw<'a>>,
+}
+
+#[derive(Deserialize)]
+struct JsonPage<'a> {
     #[serde(default)]
-    pub(super) metadata: PageMeta,
+    metadata: JsonPageMeta,
     #[serde(borrow, default)]
-    pub(super) items: Option<Vec<&'a RawValue>>,
+    items: Option<Vec<&'a RawValue>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct PageMeta {
+struct JsonPageMeta {
     resource_version: String,
-    pub(super) r#continue: String,
-}
-
-impl Page<'_> {
-    pub(super) fn version(&self) -> u64 {
-        self.metadata.resource_version.parse().unwrap_or(0)
-    }
+    r#continue: String,
 }
 
 /// Reads a page; one that was cut off is an error.
-pub(super) fn page(bytes: &[u8]) -> Result<Page<'_>, Fault> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| Fault::Failed(format!("unreadable list: {error}")))
+pub(super) fn page(bytes: &Bytes) -> Result<Page<'_>, Fault> {
+    let unreadable = |error: String| Fault::Failed(format!("unreadable list: {error}"));
+    if let Some(content) = proto::open(bytes) {
+        let list = content.and_then(proto::List::decode);
+        let list = list.map_err(|error| unreadable(error.to_string()))?;
+        return Ok(Page {
+            version: number(&list.metadata.resource_version),
+            next: list.metadata.r#continue,
+            items: list.items.into_iter().map(Raw::Proto).collect(),
+        });
+    }
+    let page: JsonPage<'_> =
+        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+    let items = page.items.into_iter().flatten();
+    Ok(Page {
+        version: number(&page.metadata.resource_version),
+        next: page.metadata.r#continue,
+        items: items.map(Raw::Json).collect(),
+    })
+}
+
+/// What an answer says that means failure; `None` if it cannot be read.
+fn said(body: &Bytes) -> Option<Status> {
+    match proto::open(body) {
+        Some(content) => content.and_then(Status::decode).ok(),
+        None => serde_json::from_slice(body).ok(),
+    }
 }
 
 /// Asks for `path`; the answer is one that means success.
@@ -258,11 +382,11 @@ async fn ask(
         .map(Duration::from_secs);
     let body = tokio::time::timeout(patience, collect(response.into_body(), MAX_ERROR_BYTES)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
-    let mut status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
+    let mut status = said(&body).unwrap_or_else(|| Status {
         message: String::from_utf8_lossy(&body).chars().take(200).collect(),
         ..Status::default()
     });
-    status.code = code;
+    status.code = i32::from(code);
     Err(classify(&status, retry_after))
 }
 
@@ -321,43 +445,51 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// An open watch: one event a line.
-pub(super) struct Lines {
+/// In which form events come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One a line.
+    Json,
+    /// Each after its length, which takes four bytes.
+    Proto,
+}
+
+const PREFIX: usize = size_of::<u32>();
+
+/// An open watch.
+pub(super) struct Events {
     body: Body,
+    form: Form,
     buffer: BytesMut,
     /// How far the buffer was searched for the end of a line.
     searched: usize,
 }
 
-impl Lines {
+impl Events {
     pub(super) async fn open(client: &Client, path: &str, accept: &str) -> Result<Self, Fault> {
         let response = get(client, path, accept).await?;
+        let content = response.headers().get(header::CONTENT_TYPE);
+        let is_proto = content
+            .is_some_and(|content| content.as_bytes().starts_with(proto::CONTENT.as_bytes()));
         Ok(Self {
+            form: if is_proto { Form::Proto } else { Form::Json },
             body: response.into_body(),
             buffer: BytesMut::new(),
             searched: 0,
         })
     }
 
-    /// The next line; `None` if the server has ended the watch between two. Silence for longer than `patience` is an
+    /// In which form they come.
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The next event; `None` if the server has ended the watch between two. Silence for longer than `patience` is an
     /// error: a server sends bookmarks more often than that.
     pub(super) async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, Fault> {
         loop {
-            if let Some(at) = self.buffer[self.searched..]
-                .iter()
-                .position(|byte| *byte == b'\n')
-            {
-                let line = self.buffer.split_to(self.searched + at + 1).freeze();
-                self.searched = 0;
-                if line.iter().all(u8::is_ascii_whitespace) {
-                    continue;
-                }
-                return Ok(Some(line));
-            }
-            self.searched = self.buffer.len();
-            if self.buffer.len() > MAX_BYTES {
-                let reason = format!("an event of more than {MAX_BYTES} bytes");
-                return Err(Fault::Failed(reason));
+            if let Some(event) = self.take()? {
+                return Ok(Some(event));
             }
             let frame = tokio::time::timeout(patience, self.body.frame())
                 .await
@@ -369,7 +501,7 @@ impl Lines {
                     }
                 }
                 Some(Err(error)) => return Err(Fault::Unreachable(chain(&error))),
-                None if self.buffer.iter().all(u8::is_ascii_whitespace) => return Ok(None),
+                None if self.is_between() => return Ok(None),
                 None => {
                     let reason = "the answer ended in the middle of an event".to_owned();
                     return Err(Fault::Failed(reason));
@@ -378,9 +510,68 @@ impl Lines {
         }
     }
 
-    /// Whether another line is there without waiting.
+    /// Takes a whole event, if one is there.
+    fn take(&mut self) -> Result<Option<Bytes>, Fault> {
+        let too_large = || Fault::Failed(format!("an event of more than {MAX_BYTES} bytes"));
+        match self.form {
+            Form::Json => {
+                while let Some(end) = self.line() {
+                    let line = self.buffer.split_to(end).freeze();
+                    self.searched = 0;
+                    if !line.iter().all(u8::is_ascii_whitespace) {
+                        return Ok(Some(line));
+                    }
+                }
+                self.searched = self.buffer.len();
+                if self.buffer.len() > MAX_BYTES {
+                    return Err(too_large());
+                }
+                Ok(None)
+            }
+            Form::Proto => {
+                let Some(length) = self.length() else {
+                    return Ok(None);
+                };
+                if length > MAX_BYTES {
+                    return Err(too_large());
+                }
+                if self.buffer.len() < PREFIX + length {
+                    return Ok(None);
+                }
+                let _prefix = self.buffer.split_to(PREFIX);
+                Ok(Some(self.buffer.split_to(length).freeze()))
+            }
+        }
+    }
+
+    /// Where the first line ends.
+    fn line(&self) -> Option<usize> {
+        let mut rest = self.buffer[self.searched..].iter();
+        let end = rest.position(|byte| *byte == b'\n')?;
+        Some(self.searched + end + 1)
+    }
+
+    /// How long the next event is.
+    fn length(&self) -> Option<usize> {
+        let prefix = self.buffer.first_chunk::<PREFIX>()?;
+        usize::try_from(u32::from_be_bytes(*prefix)).ok()
+    }
+
+    fn is_between(&self) -> bool {
+        match self.form {
+            Form::Json => self.buffer.iter().all(u8::is_ascii_whitespace),
+            Form::Proto => self.buffer.is_empty(),
+        }
+    }
+
+    /// Whether another event is there without waiting.
     pub(super) fn has_more(&self) -> bool {
-        self.buffer.contains(&b'\n')
+        match self.form {
+            Form::Json => self.buffer.contains(&b'\n'),
+            Form::Proto => self
+                .length()
+                .is_some_and(|length| self.buffer.len() >= PREFIX + length),
+        }
     }
 }
 
@@ -442,21 +633,80 @@ mod tests {
     fn events() {
         let line = br#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"12","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
         assert!(matches!(
-            event(line),
+            event(Form::Json, &Bytes::from_static(line)),
             Ok(Event::Bookmark {
                 version: 12,
                 initial: true
             })
         ));
         let line = br#"{"type":"ERROR","object":{"kind":"Status","code":410}}"#;
-        assert!(matches!(event(line), Err(Fault::Expired(_))));
+        let line = Bytes::from_static(line);
+        assert!(matches!(event(Form::Json, &line), Err(Fault::Expired(_))));
         for cut in [&line[..20], b"{}", b"[]", b"\"\\ud800\""] {
-            assert!(matches!(event(cut), Err(Fault::Failed(_))));
+            let cut = Bytes::copy_from_slice(cut);
+            for form in [Form::Json, Form::Proto] {
+                assert!(matches!(event(form, &cut), Err(Fault::Failed(_))));
+            }
         }
-        assert!(matches!(
-            page(br#"{"items":[{"a":1"#),
-            Err(Fault::Failed(_))
-        ));
-        assert!(page(br#"{"metadata":{},"items":null}"#).is_ok());
+        let cut = Bytes::from_static(br#"{"items":[{"a":1"#);
+        assert!(matches!(page(&cut), Err(Fault::Failed(_))));
+        let empty = Bytes::from_static(br#"{"metadata":{},"items":null}"#);
+        assert!(page(&empty).is_ok_and(|page| page.items.is_empty()));
+    }
+
+    fn feed(form: Form) -> Events {
+        Events {
+            body: Body::empty(),
+            form,
+            buffer: BytesMut::new(),
+            searched: 0,
+        }
+    }
+
+    #[test]
+    fn events_come_in_pieces() {
+        let text = b"{\"a\":1}\n\n{\"b\":2}\n{";
+        let messages = b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01c\0\0";
+        for (form, bytes, expected) in [
+            (Form::Json, &text[..], vec!["{\"a\":1}\n", "{\"b\":2}\n"]),
+            (Form::Proto, &messages[..], vec!["ab", "", "c"]),
+        ] {
+            let (mut events, mut taken) = (feed(form), Vec::new());
+            for byte in bytes {
+                events.buffer.extend_from_slice(&[*byte]);
+                let more = events.has_more();
+                let event = events.take().expect("no error");
+                assert!(more || event.is_none());
+                taken.extend(event);
+            }
+            assert_eq!(taken, expected, "{form:?}");
+            assert!(!events.is_between(), "something is left over");
+        }
+        let mut events = feed(Form::Proto);
+        events.buffer.extend_from_slice(&u32::MAX.to_be_bytes());
+        assert!(matches!(events.take(), Err(Fault::Failed(_))));
+    }
+
+    #[test]
+    fn an_error_is_understood_in_both_forms() {
+        let told = Status {
+            message: "slow down".to_owned(),
+            code: 429,
+            details: Some(Details {
+                retry_after_seconds: 3,
+                causes: Vec::new(),
+            }),
+            ..Status::default()
+        };
+        let envelope = [
+            b"k8s\0\x12".as_slice(),
+            &[u8::try_from(told.encoded_len()).unwrap()],
+        ];
+        let message = [&envelope.concat()[..], &told.encode_to_vec()].concat();
+        let json = br#"{"code":429,"message":"slow down","details":{"retryAfterSeconds":3}}"#;
+        for body in [message, json.to_vec()] {
+            assert_eq!(said(&body.into()), Some(told.clone()));
+        }
+        assert_eq!(said(&Bytes::from_static(b"k8s\0\xff")), None);
     }
 }

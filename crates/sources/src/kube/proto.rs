@@ -1,0 +1,529 @@
+//! What the API server says in Protocol Buffers, which cost it and us a fraction of what JSON does.
+//!
+//! Messages have only the fields that are read, under the numbers of the public API; all others are skipped unread. An
+//! object becomes the JSON that the server would have sent of these fields, so that there is one way to understand it.
+//! Custom resources come in JSON only.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pilotfish_config::Kind;
+use prost::Message;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// What the server is asked for; what it does not have in the first form comes in the second.
+pub(super) const ACCEPT: &str = "application/vnd.kubernetes.protobuf,application/json";
+/// How the type of such an answer begins.
+pub(super) const CONTENT: &str = "application/vnd.kubernetes.protobuf";
+/// What every message begins with that is not part of another.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Whether objects of a kind are read in this form: those of Kubernetes itself of which there are many.
+pub(super) fn speaks(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Pod | Kind::EndpointSlice | Kind::Service | Kind::Node | Kind::Namespace
+    )
+}
+
+/// An object as JSON; of another kind than [`speaks`] names, only its metadata.
+pub(super) fn value(kind: Kind, object: Bytes) -> Result<Value, String> {
+    match kind {
+        Kind::Pod => json::<Pod>(object),
+        Kind::EndpointSlice => json::<EndpointSlice>(object),
+        Kind::Service => json::<Service>(object),
+        Kind::Node => json::<Node>(object),
+        _ => json::<Bare>(object),
+    }
+}
+
+fn json<T: Message + Default + Serialize>(object: Bytes) -> Result<Value, String> {
+    let object = T::decode(object).map_err(|error| error.to_string())?;
+    serde_json::to_value(object).map_err(|error| error.to_string())
+}
+
+/// The content of a whole message; `None` if it is not one in this form.
+pub(super) fn open(bytes: &Bytes) -> Option<Result<Bytes, prost::DecodeError>> {
+    bytes
+        .starts_with(MAGIC)
+        .then(|| Ok(Envelope::decode(bytes.slice(MAGIC.len()..))?.raw))
+}
+
+/// The type of an event of a watch, and its object.
+pub(super) fn event(frame: Bytes) -> Result<(String, Bytes), prost::DecodeError> {
+    let event = Event::decode(frame)?;
+    let object = match open(&event.object.raw) {
+        Some(object) => object?,
+        None => event.object.raw,
+    };
+    Ok((event.r#type, object))
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Envelope {
+    #[prost(bytes = "bytes", tag = "2")]
+    raw: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(string, tag = "1")]
+    r#type: String,
+    #[prost(message, required, tag = "2")]
+    object: Extension,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Extension {
+    #[prost(bytes = "bytes", tag = "1")]
+    raw: Bytes,
+}
+
+/// A list, with its objects unread.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct List {
+    #[prost(message, required, tag = "1")]
+    pub(super) metadata: ListMeta,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub(super) items: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ListMeta {
+    #[prost(string, tag = "2")]
+    pub(super) resource_version: String,
+    #[prost(string, tag = "3")]
+    pub(super) r#continue: String,
+}
+
+/// What is looked at before an object is read as a whole.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Head {
+    #[prost(message, required, tag = "1")]
+    pub(super) metadata: HeadMeta,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeadMeta {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "3")]
+    pub(super) namespace: String,
+    #[prost(string, tag = "6")]
+    pub(super) resource_version: String,
+}
+
+/// What a bookmark says.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Bookmark {
+    #[prost(message, required, tag = "1")]
+    pub(super) metadata: BookmarkMeta,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BookmarkMeta {
+    #[prost(string, tag = "6")]
+    pub(super) resource_version: String,
+    #[prost(btree_map = "string, string", tag = "12")]
+    pub(super) annotations: BTreeMap<String, String>,
+}
+
+/// A message that turns into JSON as the server writes it: without what is not set.
+macro_rules! message {
+    ($name:ident { $($(#[$attribute:meta])* $field:ident: $type:ty = [$($prost:tt)+],)* }) => {
+        #[derive(Clone, PartialEq, Message, Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct $name {
+            $(
+                #[prost($($prost)+)]
+                #[serde(skip_serializing_if = "is_default")]
+                $(#[$attribute])*
+                $field: $type,
+            )*
+        }
+    };
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+message!(Bare {
+    metadata: Option<Meta> = [message, optional, tag = "1"],
+});
+
+message!(Meta {
+    name: String = [string, tag = "1"],
+    namespace: String = [string, tag = "3"],
+    uid: String = [string, tag = "5"],
+    resource_version: String = [string, tag = "6"],
+    generation: i64 = [int64, tag = "7"],
+    creation_timestamp: Option<Time> = [message, optional, tag = "8"],
+    deletion_timestamp: Option<Time> = [message, optional, tag = "9"],
+    labels: BTreeMap<String, String> = [btree_map = "string, string", tag = "11"],
+    annotations: BTreeMap<String, String> = [btree_map = "string, string", tag = "12"],
+    owner_references: Vec<Owner> = [message, repeated, tag = "13"],
+});
+
+message!(Owner {
+    kind: String = [string, tag = "1"],
+    name: String = [string, tag = "3"],
+    api_version: String = [string, tag = "5"],
+    controller: Option<bool> = [bool, optional, tag = "6"],
+});
+
+message!(Pod {
+    metadata: Option<Meta> = [message, optional, tag = "1"],
+    spec: Option<PodSpec> = [message, optional, tag = "2"],
+    status: Option<PodStatus> = [message, optional, tag = "3"],
+});
+
+message!(PodSpec {
+    containers: Vec<Container> = [message, repeated, tag = "2"],
+    service_account_name: String = [string, tag = "8"],
+    node_name: String = [string, tag = "10"],
+    host_network: bool = [bool, tag = "11"],
+    hostname: String = [string, tag = "16"],
+    subdomain: String = [string, tag = "17"],
+    init_containers: Vec<Container> = [message, repeated, tag = "20"],
+});
+
+message!(Container {
+    name: String = [string, tag = "1"],
+    ports: Vec<ContainerPort> = [message, repeated, tag = "6"],
+    restart_policy: Option<String> = [string, optional, tag = "24"],
+});
+
+message!(ContainerPort {
+    name: String = [string, tag = "1"],
+    container_port: i32 = [int32, tag = "3"],
+    protocol: String = [string, tag = "4"],
+});
+
+message!(PodStatus {
+    phase: String = [string, tag = "1"],
+    conditions: Vec<PodCondition> = [message, repeated, tag = "2"],
+    #[serde(rename = "hostIP")]
+    host_ip: String = [string, tag = "5"],
+    #[serde(rename = "podIP")]
+    pod_ip: String = [string, tag = "6"],
+    #[serde(rename = "podIPs")]
+    pod_ips: Vec<PodIp> = [message, repeated, tag = "12"],
+});
+
+message!(PodCondition {
+    r#type: String = [string, tag = "1"],
+    status: String = [string, tag = "2"],
+});
+
+message!(PodIp {
+    ip: String = [string, tag = "1"],
+});
+
+message!(Service {
+    metadata: Option<Meta> = [message, optional, tag = "1"],
+    spec: Option<ServiceSpec> = [message, optional, tag = "2"],
+    status: Option<ServiceStatus> = [message, optional, tag = "3"],
+});
+
+message!(ServiceSpec {
+    ports: Vec<ServicePort> = [message, repeated, tag = "1"],
+    selector: BTreeMap<String, String> = [btree_map = "string, string", tag = "2"],
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String = [string, tag = "3"],
+    r#type: String = [string, tag = "4"],
+    #[serde(rename = "externalIPs")]
+    external_ips: Vec<String> = [string, repeated, tag = "5"],
+    session_affinity: String = [string, tag = "7"],
+    #[serde(rename = "loadBalancerIP")]
+    load_balancer_ip: String = [string, tag = "8"],
+    external_name: String = [string, tag = "10"],
+    external_traffic_policy: String = [string, tag = "11"],
+    publish_not_ready_addresses: bool = [bool, tag = "13"],
+    ip_family_policy: Option<String> = [string, optional, tag = "17"],
+    #[serde(rename = "clusterIPs")]
+    cluster_ips: Vec<String> = [string, repeated, tag = "18"],
+    ip_families: Vec<String> = [string, repeated, tag = "19"],
+    internal_traffic_policy: Option<String> = [string, optional, tag = "22"],
+    traffic_distribution: Option<String> = [string, optional, tag = "23"],
+});
+
+message!(ServicePort {
+    name: String = [string, tag = "1"],
+    protocol: String = [string, tag = "2"],
+    port: i32 = [int32, tag = "3"],
+    target_port: Option<IntOrString> = [message, optional, tag = "4"],
+    node_port: i32 = [int32, tag = "5"],
+    app_protocol: Option<String> = [string, optional, tag = "6"],
+});
+
+message!(ServiceStatus {
+    load_balancer: Option<LoadBalancer> = [message, optional, tag = "1"],
+});
+
+message!(LoadBalancer {
+    ingress: Vec<LoadBalancerIngress> = [message, repeated, tag = "1"],
+});
+
+message!(LoadBalancerIngress {
+    ip: String = [string, tag = "1"],
+    hostname: String = [string, tag = "2"],
+});
+
+message!(EndpointSlice {
+    metadata: Option<Meta> = [message, optional, tag = "1"],
+    endpoints: Vec<Endpoint> = [message, repeated, tag = "2"],
+    ports: Vec<EndpointPort> = [message, repeated, tag = "3"],
+    address_type: String = [string, tag = "4"],
+});
+
+message!(Endpoint {
+    addresses: Vec<String> = [string, repeated, tag = "1"],
+    conditions: Option<EndpointConditions> = [message, optional, tag = "2"],
+    hostname: Option<String> = [string, optional, tag = "3"],
+    target_ref: Option<TargetRef> = [message, optional, tag = "4"],
+    node_name: Option<String> = [string, optional, tag = "6"],
+    zone: Option<String> = [string, optional, tag = "7"],
+    hints: Option<EndpointHints> = [message, optional, tag = "8"],
+});
+
+message!(EndpointConditions {
+    ready: Option<bool> = [bool, optional, tag = "1"],
+    serving: Option<bool> = [bool, optional, tag = "2"],
+    terminating: Option<bool> = [bool, optional, tag = "3"],
+});
+
+message!(TargetRef {
+    kind: String = [string, tag = "1"],
+    namespace: String = [string, tag = "2"],
+    name: String = [string, tag = "3"],
+    uid: String = [string, tag = "4"],
+});
+
+message!(EndpointHints {
+    for_zones: Vec<ForZone> = [message, repeated, tag = "1"],
+});
+
+message!(ForZone {
+    name: String = [string, tag = "1"],
+});
+
+message!(EndpointPort {
+    name: Option<String> = [string, optional, tag = "1"],
+    protocol: Option<String> = [string, optional, tag = "2"],
+    port: Option<i32> = [int32, optional, tag = "3"],
+    app_protocol: Option<String> = [string, optional, tag = "4"],
+});
+
+message!(Node {
+    metadata: Option<Meta> = [message, optional, tag = "1"],
+    status: Option<NodeStatus> = [message, optional, tag = "3"],
+});
+
+message!(NodeStatus {
+    addresses: Vec<NodeAddress> = [message, repeated, tag = "5"],
+});
+
+message!(NodeAddress {
+    r#type: String = [string, tag = "1"],
+    address: String = [string, tag = "2"],
+});
+
+/// A moment.
+#[derive(Clone, PartialEq, Message)]
+struct Time {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match Timestamp::from_second(self.seconds) {
+            Ok(time) if self.seconds != 0 => serializer.collect_str(&time),
+            _ => serializer.serialize_none(),
+        }
+    }
+}
+
+/// A port by number or by name.
+#[derive(Clone, PartialEq, Message)]
+struct IntOrString {
+    /// 1 if it is a name.
+    #[prost(int64, tag = "1")]
+    r#type: i64,
+    #[prost(int32, tag = "2")]
+    number: i32,
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+impl Serialize for IntOrString {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.r#type {
+            1 => serializer.serialize_str(&self.name),
+            _ => serializer.serialize_i32(self.number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilotfish_config::parse;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Fields by number, as text, as a message or as a number.
+    enum Field<'a> {
+        Text(u32, &'a str),
+        Inside(u32, Vec<u8>),
+        Number(u32, u8),
+    }
+    use Field::{Inside, Number, Text};
+
+    fn encode(fields: &[Field<'_>]) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut long = |number: u32, content: &[u8]| {
+            prost::encoding::encode_varint(u64::from(number << 3 | 2), &mut all);
+            prost::encoding::encode_varint(content.len() as u64, &mut all);
+            all.extend_from_slice(content);
+        };
+        for field in fields {
+            match field {
+                Text(number, text) => long(*number, text.as_bytes()),
+                Inside(number, message) => long(*number, message),
+                Number(..) => {}
+            }
+        }
+        for field in fields {
+            if let Number(number, value) = field {
+                prost::encoding::encode_varint(u64::from(number << 3), &mut all);
+                all.push(*value);
+            }
+        }
+        all
+    }
+
+    fn pair(number: u32, key: &str, value: &str) -> Field<'static> {
+        Inside(number, encode(&[Text(1, key), Text(2, value)]))
+    }
+
+    fn meta(more: Vec<Field<'_>>) -> Field<'static> {
+        let mut fields = vec![Text(1, "web"), Text(3, "shop"), Text(6, "17")];
+        fields.extend(more);
+        Inside(1, encode(&fields))
+    }
+
+    /// Both ways to read an object end in the same.
+    fn check(kind: Kind, message: &[Field<'_>], json: &Value) {
+        let value = value(kind, encode(message).into()).expect("a message");
+        assert_eq!(value, *json);
+        let parsed = parse::object(value, kind);
+        assert_eq!((parsed.objects.len(), parsed.diagnostics.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_pod_is_what_it_is_in_json() {
+        let seconds = 1_700_000_000_i64;
+        let mut time = vec![0x08];
+        prost::encoding::encode_varint(seconds.unsigned_abs(), &mut time);
+        let port = encode(&[Text(1, "http"), Number(3, 80), Text(4, "TCP")]);
+        let container = encode(&[
+            Text(1, "app"),
+            Text(2, "image"),
+            Inside(6, port),
+            Text(24, "Always"),
+        ]);
+        let message = [
+            meta(vec![
+                Inside(8, time),
+                pair(11, "app", "web"),
+                Inside(17, vec![1, 2, 3]),
+            ]),
+            Inside(
+                2,
+                encode(&[
+                    Inside(2, container),
+                    Text(8, "account"),
+                    Text(10, "node"),
+                    Number(11, 1),
+                ]),
+            ),
+            Inside(
+                3,
+                encode(&[
+                    Text(1, "Running"),
+                    Inside(2, encode(&[Text(1, "Ready"), Text(2, "True")])),
+                    Text(6, "10.0.0.1"),
+                    Inside(12, encode(&[Text(1, "10.0.0.1")])),
+                ]),
+            ),
+        ];
+        let json = json!({
+            "metadata": {"name": "web", "namespace": "shop", "resourceVersion": "17", "labels": {"app": "web"},
+                "creationTimestamp": "2023-11-14T22:13:20Z"},
+            "spec": {"containers": [{"name": "app", "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}],
+                "restartPolicy": "Always"}], "serviceAccountName": "account", "nodeName": "node", "hostNetwork": true},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.1",
+                "podIPs": [{"ip": "10.0.0.1"}]},
+        });
+        check(Kind::Pod, &message, &json);
+    }
+
+    #[test]
+    fn what_is_set_to_nothing_is_not_what_is_not_set() {
+        let conditions = encode(&[Number(1, 0), Number(3, 1)]);
+        let endpoint = encode(&[Text(1, "10.0.0.1"), Inside(2, conditions), Text(3, "")]);
+        let message = [
+            meta(Vec::new()),
+            Inside(2, endpoint),
+            Inside(3, encode(&[Text(1, ""), Text(2, "TCP")])),
+            Text(4, "IPv4"),
+        ];
+        let meta = json!({"name": "web", "namespace": "shop", "resourceVersion": "17"});
+        let json = json!({"metadata": meta, "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": false, "terminating": true}, "hostname": ""}],
+            "ports": [{"name": "", "protocol": "TCP"}]});
+        check(Kind::EndpointSlice, &message, &json);
+    }
+
+    #[test]
+    fn ports_have_numbers_or_names() {
+        let named = encode(&[Number(1, 1), Text(3, "web")]);
+        let ports = [
+            encode(&[Text(1, "a"), Number(3, 80), Inside(4, named)]),
+            encode(&[
+                Text(1, "b"),
+                Number(3, 81),
+                Inside(4, encode(&[Number(2, 90)])),
+            ]),
+        ];
+        let [first, second] = ports;
+        let spec = encode(&[
+            Inside(1, first),
+            Inside(1, second),
+            pair(2, "app", "web"),
+            Text(3, "10.96.0.1"),
+            Text(11, ""),
+        ]);
+        let message = [meta(Vec::new()), Inside(2, spec)];
+        let meta = json!({"name": "web", "namespace": "shop", "resourceVersion": "17"});
+        let json = json!({"metadata": meta, "spec": {"clusterIP": "10.96.0.1", "selector": {"app": "web"}, "ports": [
+            {"name": "a", "port": 80, "targetPort": "web"}, {"name": "b", "port": 81, "targetPort": 90}]}});
+        check(Kind::Service, &message, &json);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said() {
+        for bytes in [&[0x0a, 200][..], &[0x0f], &[0xff; 12], b"{}"] {
+            for kind in [Kind::Pod, Kind::EndpointSlice, Kind::Service, Kind::Node] {
+                assert!(
+                    value(kind, Bytes::copy_from_slice(bytes)).is_err(),
+                    "{bytes:?}"
+                );
+            }
+        }
+    }
+}
