@@ -21,6 +21,7 @@ mod ages;
 mod backoff;
 mod clusters;
 mod collector;
+mod connect;
 mod fleet;
 mod follow;
 mod foreign;

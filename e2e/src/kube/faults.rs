@@ -24,6 +24,7 @@ use crate::wait;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a client may take to say what it wants.
 const REQUEST: Duration = Duration::from_secs(30);
+const JSON: &str = "application/json";
 const SWITCH: Duration = Duration::from_secs(5);
 
 /// What goes wrong.
@@ -300,7 +301,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> Result<()> {
     }
     match &fault {
         Some(Fault::ErrorEvent(code)) if about.requests == Requests::Watches => {
-            near.begin()?;
+            near.begin(JSON)?;
             near.event(&json!({"type": "ERROR", "object": status(*code)}))?;
             return near.end();
         }
@@ -374,8 +375,12 @@ impl Near<'_> {
             return Ok(());
         };
         if about.requests == Requests::Watches && head.is_chunked() {
-            self.begin()?;
-            return self.relay_watch(about, parts);
+            let content = head
+                .headers
+                .get("content-type")
+                .map_or(JSON, String::as_str);
+            self.begin(content)?;
+            return self.relay_watch(about, content != JSON, parts);
         }
         let mut body = Vec::new();
         while let Part::Piece(piece) = self.next(parts)? {
@@ -387,8 +392,11 @@ impl Near<'_> {
                 let length = body.len();
                 write!(
                     self.stream,
-                    "{}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n",
-                    head.first
+                    "{}\r\ncontent-type: {}\r\ncontent-length: {length}\r\n\r\n",
+                    head.first,
+                    head.headers
+                        .get("content-type")
+                        .map_or(JSON, String::as_str)
                 )?;
                 self.stream.write_all(&body[..half])?;
                 return self.close();
@@ -399,7 +407,7 @@ impl Near<'_> {
         self.write(&head, body)
     }
 
-    fn relay_watch(&mut self, about: &About, parts: &Receiver<Part>) -> Result<()> {
+    fn relay_watch(&mut self, about: &About, is_proto: bool, parts: &Receiver<Part>) -> Result<()> {
         loop {
             let part = match parts.recv_timeout(LOOK) {
                 Ok(part) => Some(part),
@@ -414,6 +422,10 @@ impl Near<'_> {
             match &fault {
                 Some(Fault::Silence) => return self.hold(),
                 Some(Fault::Status(_) | Fault::Past(_)) => return self.end(),
+                Some(Fault::ErrorEvent(code)) if is_proto => {
+                    self.chunk(&error_message(*code))?;
+                    return self.end();
+                }
                 Some(Fault::ErrorEvent(code)) => {
                     self.event(&json!({"type": "ERROR", "object": status(*code)}))?;
                     return self.end();
@@ -474,7 +486,7 @@ impl Near<'_> {
         if about.requests != Requests::Watches {
             return self.answer(200, list);
         }
-        self.begin()?;
+        self.begin(JSON)?;
         if about.wants_initial {
             let kind = list["kind"].as_str().unwrap_or_default();
             let kind = kind.strip_suffix("List").unwrap_or(kind);
@@ -501,7 +513,7 @@ impl Near<'_> {
             ..Message::default()
         };
         head.headers
-            .insert("content-type".to_owned(), "application/json".to_owned());
+            .insert("content-type".to_owned(), JSON.to_owned());
         if code == 429 {
             head.headers
                 .insert("retry-after".to_owned(), "1".to_owned());
@@ -524,10 +536,11 @@ impl Near<'_> {
     }
 
     /// The head of a watch's answer.
-    fn begin(&mut self) -> Result<()> {
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
-            transfer-encoding: chunked\r\n\r\n";
-        self.stream.write_all(head.as_bytes())?;
+    fn begin(&mut self, content: &str) -> Result<()> {
+        write!(
+            self.stream,
+            "HTTP/1.1 200 OK\r\ncontent-type: {content}\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        )?;
         Ok(self.stream.flush()?)
     }
 
@@ -576,6 +589,24 @@ fn reason(code: u16) -> &'static str {
         504 => "Timeout",
         _ => "Unknown",
     }
+}
+
+/// An event with an error in Protocol Buffers, after its length.
+fn error_message(code: u16) -> Vec<u8> {
+    let field = |number: u8, content: &[u8]| {
+        let mut bytes = vec![number << 3 | 2];
+        prost::encoding::encode_varint(content.len() as u64, &mut bytes);
+        bytes.extend_from_slice(content);
+        bytes
+    };
+    let mut status = field(3, b"a fault made by a test");
+    status.extend(field(4, reason(code).as_bytes()));
+    status.push(6 << 3);
+    prost::encoding::encode_varint(u64::from(code), &mut status);
+    let object = [b"k8s\0".to_vec(), field(2, &status)].concat();
+    let event = [field(1, b"ERROR"), field(2, &field(1, &object))].concat();
+    let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
+    [length.to_be_bytes().to_vec(), event].concat()
 }
 
 fn status(code: u16) -> Value {

@@ -11,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::watch;
 
+use super::connect;
 use super::foreign::Foreign;
 
 /// What the API server's log shows.
@@ -47,7 +48,7 @@ impl Access {
     }
 
     /// Why no client can be made. What somebody else has given us is not shown.
-    fn explain(&self, error: &dyn std::error::Error) -> anyhow::Error {
+    fn explain(&self, error: &(dyn std::error::Error + 'static)) -> anyhow::Error {
         match self {
             Self::Foreign(_) => anyhow!("its certificates, keys or address cannot be used"),
             _ => anyhow!(super::wire::chain(error)),
@@ -77,7 +78,6 @@ impl Access {
         config.connect_timeout = Some(Duration::from_secs(10));
         // Silence is judged where watches are read, and failures where they are understood.
         config.read_timeout = None;
-        config.write_timeout = Some(Duration::from_secs(30));
         config.default_retry = false;
         config.headers.push((
             HeaderName::from_static("user-agent"),
@@ -142,8 +142,8 @@ impl Link {
             Access::Foreign(_) => server,
             _ => url.to_string(),
         };
-        let client = Client::try_from(config)
-            .map_err(|error| access.explain(&error))
+        let client = connect::client(config)
+            .map_err(|error| access.explain(&*error))
             .with_context(|| format!("no connection to {server} can be made"))?;
         Ok(Self {
             access: Arc::new(access),
@@ -190,7 +190,7 @@ impl Link {
             }
         }
         let made = match self.access.config().await {
-            Ok(config) => Client::try_from(config).map_err(|error| self.access.explain(&error)),
+            Ok(config) => connect::client(config).map_err(|error| self.access.explain(&*error)),
             Err(error) => Err(error),
         };
         let mut current = self.lock();
