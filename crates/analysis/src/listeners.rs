@@ -130,7 +130,7 @@ fn port_field(kind: Kind, service: &Service, number: u16) -> String {
 /// Services that reach one port of a workload with different protocols: the oldest decides what the proxy expects.
 pub(crate) fn inbound(scene: &Scene<'_>, report: &mut Report) {
     let mut seen: BTreeSet<(ObjectKey, ObjectKey)> = BTreeSet::new();
-    for (_, workload) in scene.workloads() {
+    for workload in scene.shared_workloads() {
         let mut first: BTreeMap<u16, (&Arc<Service>, Protocol)> = BTreeMap::new();
         for instance in &workload.instances {
             let Some(service) = scene.service(&instance.service) else {

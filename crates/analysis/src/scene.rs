@@ -263,13 +263,11 @@ impl<'w> Scene<'w> {
         self.world.endpoints_of(id)
     }
 
-    /// Workloads by address.
-    pub(crate) fn workloads(
-        &self,
-    ) -> impl Iterator<Item = (&'w Text, &'w Arc<Workload>)> + use<'w> {
+    /// Workloads that may serve several services.
+    pub(crate) fn shared_workloads(&self) -> impl Iterator<Item = Workload> + use<'w> {
         self.note(&SERVICES);
         self.note(&ENDPOINTS);
-        self.world.workloads()
+        self.world.shared_workloads()
     }
 
     /// The service that an EndpointSlice says it belongs to.

@@ -514,7 +514,7 @@ fn sections(
         .addresses
         .iter()
         .find_map(|a| reader.workload(&facts.cluster, a));
-    let labels = match workload {
+    let labels = match &workload {
         Some(w) if facts.labels.is_empty() => w.labels.as_ref(),
         _ => &facts.labels,
     };
@@ -551,10 +551,14 @@ fn sections(
     ));
     // Where the workload runs is known better than what its proxy was told.
     let known = workload
+        .as_ref()
         .map(|w| w.locality.clone())
         .filter(|l| !l.region.is_empty());
     let locality = known.or_else(|| facts.locality.clone()).unwrap_or_default();
-    let instances = workload.map(|w| w.instances.clone()).unwrap_or_default();
+    let instances = workload
+        .as_ref()
+        .map(|w| w.instances.clone())
+        .unwrap_or_default();
     let headless = instances.iter().any(|i| {
         reader
             .service(&i.service)

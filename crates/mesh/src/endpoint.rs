@@ -88,6 +88,24 @@ pub struct Endpoint {
     pub identity: Text,
 }
 
+impl Endpoint {
+    /// Keeps what another has as well only once: endpoints of a service differ in little but their address.
+    pub(crate) fn share(&mut self, other: &Self) {
+        fn one<T: PartialEq + Clone>(mine: &mut T, other: &T) {
+            if mine == other {
+                mine.clone_from(other);
+            }
+        }
+        one(&mut self.labels, &other.labels);
+        one(&mut self.locality, &other.locality);
+        one(&mut self.network, &other.network);
+        one(&mut self.workload, &other.workload);
+        one(&mut self.node, &other.node);
+        one(&mut self.subdomain, &other.subdomain);
+        one(&mut self.identity, &other.identity);
+    }
+}
+
 /// Canonical name and revision of the workload behind an endpoint, for telemetry.
 pub fn canonical(endpoint: &Endpoint) -> (Text, Text) {
     canonical_of(&endpoint.labels, &endpoint.workload)

@@ -151,7 +151,11 @@ impl View<'_> {
             .refs
             .extend(addresses.map(|a| Ref::Address(namespace.clone(), a.clone())));
         let mut identities: BTreeSet<Text> = service.subject_alt_names.iter().cloned().collect();
-        for Found { port, endpoint } in found {
+        let mut last: Option<Arc<Endpoint>> = None;
+        for Found { port, mut endpoint } in found {
+            if let Some(last) = &last {
+                endpoint.share(last);
+            }
             if !endpoint.identity.is_empty() {
                 identities.insert(endpoint.identity.clone());
             }
@@ -161,7 +165,9 @@ impl View<'_> {
             };
             if let Some(port) = port {
                 let endpoints = population.endpoints.by_port.entry(port.name.clone());
-                endpoints.or_default().push(Arc::new(endpoint));
+                let endpoint = Arc::new(endpoint);
+                last = Some(Arc::clone(&endpoint));
+                endpoints.or_default().push(endpoint);
             }
         }
         population.identities = self.with_aliases(identities);

@@ -293,17 +293,18 @@ impl<'w> Reader<'w> {
 
     /// The workload at an address, for a proxy that says it is in a cluster: a WorkloadEntry, or a pod of that cluster. One
     /// that says nothing is taken to be in the config cluster.
-    pub fn workload(&self, cluster: &str, address: &str) -> Option<&'w Arc<Workload>> {
+    pub fn workload(&self, cluster: &str, address: &str) -> Option<Workload> {
         let address = Text::from(address);
         self.note(Fact::Workload(address.clone()));
         let own = &self.world.settings.cluster;
         let cluster = if cluster.is_empty() { own } else { cluster };
-        let found = self.world.workloads_at(&address);
-        let of_entry = |w: &&Arc<Workload>| w.source.kind == Kind::WorkloadEntry;
-        let here = |w: &&Arc<Workload>| **w.source.cluster.name().unwrap_or(own) == *cluster;
-        found
-            .clone()
-            .find(of_entry)
-            .or_else(|| found.clone().find(here))
+        let mut found = self.world.workloads_at(&address);
+        let of_entry = |w: &Workload| w.source.kind == Kind::WorkloadEntry;
+        let here = |w: &Workload| **w.source.cluster.name().unwrap_or(own) == *cluster;
+        let mut all = found.iter();
+        let at = all
+            .position(of_entry)
+            .or_else(|| found.iter().position(here))?;
+        Some(found.swap_remove(at))
     }
 }

@@ -164,8 +164,12 @@ impl View<'_> {
                 "" => namespace.clone(),
                 namespace => Text::from(namespace),
             };
-            refs.insert(Ref::Pod(namespace.clone(), name.clone()));
-            let object = self.get(&ObjectKey::new(Kind::Pod, namespace, name).of(cluster))?;
+            let key = ObjectKey::new(Kind::Pod, namespace, name).of(cluster);
+            let object = self.get(&key);
+            // The key of the object is there already.
+            let key = object.map_or(&key, |object| &object.key);
+            refs.insert(Ref::Pod(key.namespace.clone(), key.name.clone()));
+            let object = object?;
             let pod = object.get::<Pod>()?;
             let failed = pod.phase == PodPhase::Failed;
             return (!failed).then_some((&**object, pod));

@@ -479,12 +479,7 @@ impl<'a> Step<'a> {
         let mut dirty = std::mem::take(&mut self.dirty.addresses);
         if self.dirty.everything {
             dirty.extend(self.next.index.all_addresses().cloned());
-            dirty.extend(
-                self.old
-                    .workloads
-                    .keys()
-                    .map(|(address, _)| address.clone()),
-            );
+            dirty.extend(self.old.index.all_addresses().cloned());
         }
         let index = &self.next.index;
         let snapshot = &self.next.snapshot;
@@ -496,15 +491,8 @@ impl<'a> Step<'a> {
             .collect();
         dirty.extend(others);
         for address in dirty {
-            let before = self.old.workloads_at(&address);
-            let mut clusters: BTreeSet<ClusterId> = before.map(|w| w.source.cluster).collect();
-            clusters.extend(self.next.index.at(&address).map(|key| key.cluster));
-            for cluster in clusters {
-                let workload = self.next.workload_at(&address, cluster);
-                let place = (address.clone(), cluster);
-                if put(&mut self.next.workloads, &place, workload) {
-                    self.facts.insert(Fact::Workload(address.clone()));
-                }
+            if self.next.differs_at(&address, self.old) {
+                self.facts.insert(Fact::Workload(address));
             }
         }
     }

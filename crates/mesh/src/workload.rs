@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_config::core::{Pod, Service as KubeService};
+use pilotfish_config::networking::WorkloadEntry;
 use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
 use crate::index::{self, Ref};
@@ -63,25 +64,71 @@ fn ports_at(
 }
 
 impl World {
-    /// The workload at an address of a cluster; of several, WorkloadEntries first, then pods in service, then the oldest.
-    pub(crate) fn workload_at(&self, address: &Text, cluster: ClusterId) -> Option<Workload> {
-        let objects = self
-            .index
-            .at(address)
-            .filter(|key| key.cluster == cluster)
+    /// What runs at an address, by cluster. Nobody keeps these: a proxy asks for one when it connects, and what a change does
+    /// to them is found by comparing two worlds where it can matter.
+    pub(crate) fn workloads_at(&self, address: &Text) -> Vec<Workload> {
+        let running = self.running_at(address).into_iter();
+        running.filter_map(|object| self.workload(object)).collect()
+    }
+
+    /// Whether what runs at an address is not what ran there in another world.
+    pub(crate) fn differs_at(&self, address: &Text, other: &Self) -> bool {
+        let (here, there) = (self.running_at(address), other.running_at(address));
+        here.len() != there.len()
+            || !here.is_empty() && self.workloads_at(address) != other.workloads_at(address)
+    }
+
+    /// Workloads that may serve several services.
+    pub fn shared_workloads(&self) -> impl Iterator<Item = Workload> {
+        let running = self.index.all_addresses().flat_map(|a| self.running_at(a));
+        running
+            .filter(|object| self.services_of(object).len() > 1)
+            .filter_map(|object| self.workload(object))
+    }
+
+    /// Services that select a workload or have it as an endpoint, and some more.
+    fn services_of(&self, object: &Object) -> BTreeSet<ServiceId> {
+        let namespace = &object.key.namespace;
+        let labels = match object.get::<WorkloadEntry>() {
+            Some(entry) => index::entry_labels(object, entry),
+            None => object.meta.labels.clone(),
+        };
+        let selecting = self.index.selecting(namespace, &labels);
+        let mut ids: BTreeSet<ServiceId> = selecting
             .filter_map(|key| self.snapshot.get(key))
-            .filter(|object| self.view().is_healthy(object));
-        let object = objects.min_by_key(|object| {
+            .flat_map(|object| index::declared(object, &self.settings))
+            .collect();
+        for address in index::addresses(object) {
+            let reference = Ref::Address(namespace.clone(), address);
+            ids.extend(self.index.referring(&reference).cloned());
+        }
+        ids
+    }
+
+    /// The object behind an address of each cluster; of several, WorkloadEntries first, then pods in service, then the oldest.
+    fn running_at(&self, address: &Text) -> Vec<&Arc<Object>> {
+        let objects = self.index.at(address);
+        let objects = objects.filter_map(|key| self.snapshot.get(key));
+        let mut objects: Vec<_> = objects
+            .filter(|object| self.view().is_healthy(object))
+            .collect();
+        objects.sort_by_cached_key(|object| {
             let pod = object.get::<Pod>();
             (
+                object.key.cluster,
                 pod.is_some(),
                 !pod.is_some_and(in_service),
                 object.meta.created.unwrap_or(0),
                 object.key.clone(),
             )
-        })?;
-        let view = self.view();
-        let (labels, locality, ports) = view.workload_facts(object)?;
+        });
+        objects.dedup_by_key(|object| object.key.cluster);
+        objects
+    }
+
+    fn workload(&self, object: &Object) -> Option<Workload> {
+        let cluster = object.key.cluster;
+        let (labels, locality, ports) = self.view().workload_facts(object)?;
         let selecting: BTreeSet<&ObjectKey> = self
             .index
             .selecting(&object.key.namespace, &labels)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use imbl::OrdMap;
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
-use pilotfish_config::{ClusterId, Diagnostic, Object, ObjectKey, Snapshot};
+use pilotfish_config::{Diagnostic, Object, ObjectKey, Snapshot};
 
 use crate::alias::Aliases;
 use crate::allocation::{self, Slots};
@@ -15,7 +15,7 @@ use crate::local_hosts::LocalHosts;
 use crate::rules::Ranked;
 use crate::update;
 use crate::view::View;
-use crate::{Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Text, Workload};
+use crate::{Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Text};
 
 /// Switches of the control plane that shape its output; set once at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,8 +94,6 @@ pub struct World {
     /// The keys of `sidecars`.
     pub(crate) sidecar_namespaces: Arc<BTreeSet<Text>>,
     pub(crate) peer_authentications: OrdMap<Text, Ranked>,
-    /// What runs at an address of a cluster.
-    pub(crate) workloads: OrdMap<(Text, ClusterId), Arc<Workload>>,
     pub(crate) network_gateways: Arc<Vec<NetworkGateway>>,
     /// What all of it was derived from.
     pub(crate) snapshot: Snapshot,
@@ -136,7 +134,6 @@ impl World {
             sidecars: OrdMap::new(),
             sidecar_namespaces: Arc::default(),
             peer_authentications: OrdMap::new(),
-            workloads: OrdMap::new(),
             network_gateways: Arc::default(),
             snapshot,
             index: Index::default(),
@@ -181,25 +178,6 @@ impl World {
     /// Endpoints by service, for services that have any.
     pub fn endpoints(&self) -> impl Iterator<Item = (&ServiceId, &Arc<ServiceEndpoints>)> {
         self.endpoints.iter()
-    }
-
-    /// Workloads by address, of all clusters.
-    pub fn workloads(&self) -> impl Iterator<Item = (&Text, &Arc<Workload>)> {
-        self.workloads
-            .iter()
-            .map(|((address, _), workload)| (address, workload))
-    }
-
-    /// What runs at an address, by cluster.
-    pub(crate) fn workloads_at(
-        &self,
-        address: &Text,
-    ) -> impl Iterator<Item = &Arc<Workload>> + Clone {
-        let first = (address.clone(), ClusterId::CONFIG);
-        let all = self.workloads.range(first..);
-        let address = address.clone();
-        all.take_while(move |((at, _), _)| *at == address)
-            .map(|(_, workload)| workload)
     }
 
     /// What the status of a ServiceEntry should say: its hosts with the addresses that the control plane gave them. Those

@@ -206,11 +206,9 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
             .into_iter()
             .map(Fact::Identities),
     );
-    out.extend(
-        differences(&a.workloads, &b.workloads, |a, b| a == b)
-            .into_iter()
-            .map(|(address, _)| Fact::Workload(address)),
-    );
+    let addresses = a.index.all_addresses().chain(b.index.all_addresses());
+    let differ = addresses.filter(|address| a.workloads_at(address) != b.workloads_at(address));
+    out.extend(differ.cloned().map(Fact::Workload));
     out.extend(
         differences(&a.destination_rules, &b.destination_rules, same_objects)
             .into_iter()
