@@ -9,8 +9,9 @@ mod common;
 use std::fmt::Write as _;
 
 use common::bench::{Bench, TYPES, settings};
-use common::edits::{self, Step};
+use common::edits::{self, Edit, Step};
 use common::envoy::{Answer, BY_NAME, Envoy, Habits, Net};
+use common::settings::MESHES;
 use common::{FURNISHED, proxies};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -39,6 +40,8 @@ enum Act {
 #[derive(Clone, Debug)]
 enum Event {
     One(Index, Act),
+    /// Settings of the mesh change, and with them most clusters; the stream breaks after so many responses of the push.
+    Break(Index, usize, u8),
     Audit(usize),
     /// Everything is delivered to everybody, and what they have then is compared.
     Check,
@@ -74,6 +77,8 @@ fn act() -> impl Strategy<Value = Act> {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         52 => (any::<Index>(), act()).prop_map(|(client, act)| Event::One(client, act)),
+        2 => (any::<Index>(), 0..MESHES.len(), 0..4u8)
+            .prop_map(|(client, mesh, after)| Event::Break(client, mesh, after)),
         2 => any::<u8>().prop_map(|turn| Event::Audit(turn.into())),
         1 => Just(Event::Check),
     ]
@@ -153,6 +158,18 @@ impl Scene {
         }
     }
 
+    fn break_off(&mut self, client: Index, mesh: usize, after: u8) {
+        let at = client.index(self.clients.len());
+        let client = &mut self.clients[at].1;
+        client.deliver(&self.bench.engine);
+        edits::apply(&mut self.bench, &Edit::Mesh(mesh));
+        client.look_at_all(&self.bench.engine, true);
+        for _ in 0..after {
+            client.take(Answer::Accept);
+        }
+        client.reconnect(&self.bench.engine, true);
+    }
+
     /// Incremental state is what it would be from scratch, of one sheet.
     fn audit(&self, turn: usize) -> Result<(), TestCaseError> {
         if let Some(audit) = self.bench.engine.audit(turn) {
@@ -185,6 +202,9 @@ impl Scene {
             match step {
                 Step::Edit(edit) => edits::apply(&mut self.bench, &edit),
                 Step::Event(Event::One(client, act)) => self.act(client, &act),
+                Step::Event(Event::Break(client, mesh, after)) => {
+                    self.break_off(client, mesh, after);
+                }
                 Step::Event(Event::Audit(turn)) => self.audit(turn)?,
                 Step::Event(Event::Check) => self.check()?,
             }

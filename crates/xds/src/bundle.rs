@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::names::NamePool;
+use crate::proof::Basis;
 use crate::resource::{Resource, ResourceSet, Version};
 use crate::subscription::Subscription;
 
@@ -13,6 +14,8 @@ use crate::subscription::Subscription;
 #[derive(Debug, Default)]
 pub(crate) struct Bundle {
     pub(crate) resources: Box<[Arc<Resource>]>,
+    /// The version of each in an incremental response, where that is not the one of its content.
+    pub(crate) stamps: Option<Box<[Version]>>,
     /// Names that were asked for and are not there.
     pub(crate) missing: Vec<Arc<str>>,
     /// Depends on what is in it, not on the order, so that versions of bundles can be added.
@@ -23,7 +26,11 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    pub(crate) fn new(resources: Vec<Arc<Resource>>, missing: Vec<Arc<str>>) -> Arc<Self> {
+    pub(crate) fn new(
+        resources: Vec<Arc<Resource>>,
+        missing: Vec<Arc<str>>,
+        basis: &Basis,
+    ) -> Arc<Self> {
         let mut version = Version(0);
         let (mut sotw_len, mut delta_len) = (0, 0);
         for resource in &resources {
@@ -33,6 +40,7 @@ impl Bundle {
             delta_len += resource.field(true).len();
         }
         Arc::new(Self {
+            stamps: basis.stamps(&resources),
             resources: resources.into(),
             missing,
             version,
@@ -50,9 +58,9 @@ impl Bundle {
     }
 }
 
-/// What a bundle was made from: a set of resources, the set of names that chose among them (0 for all), and whether a name
-/// stands for all within it. The empty set is the same for every type.
-type Key = (u64, u64, bool);
+/// What a bundle was made from: a set of resources, the set of names that chose among them (0 for all), whether a name
+/// stands for all within it, and what versions are made from. The empty set is the same for every type.
+type Key = (u64, u64, bool, u64);
 
 /// What streams share: sets of names, and the bundles that are being sent.
 ///
@@ -66,21 +74,26 @@ pub struct Pool {
 
 impl Pool {
     /// All that a client who holds nothing is to be sent of a set.
-    pub(crate) fn bundle(&self, set: &ResourceSet, wanted: &Subscription) -> Arc<Bundle> {
+    pub(crate) fn bundle(
+        &self,
+        set: &ResourceSet,
+        wanted: &Subscription,
+        basis: &Basis,
+    ) -> Arc<Bundle> {
         let names = if wanted.is_wildcard() {
             Some(0)
         } else {
             wanted.named().id()
         };
         let Some(names) = names else {
-            return wanted.select(set);
+            return wanted.select(set, basis);
         };
-        let key = (set.id(), names, wanted.is_namespaced());
+        let key = (set.id(), names, wanted.is_namespaced(), basis.id());
         if let Some(held) = self.bundles().get(&key).and_then(Weak::upgrade) {
             return held;
         }
         // Made without the lock: two that come at the same time may both make it, which costs less than all waiting.
-        let bundle = wanted.select(set);
+        let bundle = wanted.select(set, basis);
         let mut bundles = self.bundles();
         bundles.retain(|_, bundle| bundle.strong_count() > 0);
         bundles.insert(key, Arc::downgrade(&bundle));
@@ -104,7 +117,8 @@ mod tests {
             let mut wanted = Subscription::new(type_url);
             let names = (0..100).map(|i| format!("name-{i}")).collect();
             wanted.replace(pool.names.adopt(names));
-            (pool.bundle(&ResourceSet::new(), &wanted), wanted)
+            let bundle = pool.bundle(&ResourceSet::new(), &wanted, &Basis::Content);
+            (bundle, wanted)
         };
         let (endpoints, _kept) = missing(&TypeUrl::Endpoints);
         let (again, _) = missing(&TypeUrl::Endpoints);

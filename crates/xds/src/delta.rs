@@ -13,6 +13,7 @@ use crate::bundle::Bundle;
 use crate::frame::{Bundles, Frames, delta_response, whole};
 use crate::health::Health;
 use crate::nonce::Nonce;
+use crate::proof::Early;
 use crate::question::{Answer, Question};
 use crate::resource::{Version, View};
 use crate::session::{
@@ -26,6 +27,7 @@ use crate::watch::{Item, Watch};
 #[derive(Debug)]
 pub struct Session {
     watches: Watches,
+    early: Early,
 }
 
 impl Protocol for Session {
@@ -34,6 +36,7 @@ impl Protocol for Session {
     fn new(config: SessionConfig) -> Self {
         Self {
             watches: Watches::new(config),
+            early: Early::default(),
         }
     }
 
@@ -112,11 +115,12 @@ impl Protocol for Session {
             return None;
         }
         let pool = self.watches.pool().clone();
+        let basis = self.watches.basis(type_url);
         let watch = self.watches.get_mut(type_url)?;
-        let (bundles, removed) = if let Some(first) = watch.first(&view, &pool) {
+        let (bundles, removed) = if let Some(first) = watch.first(&view, &pool, &basis) {
             (first.bundles, first.missing)
         } else {
-            let items = watch.items(&view);
+            let items = watch.items(&view, &basis);
             watch.linger(&items, hold);
             let (mut resources, mut removed) = (Vec::new(), Vec::new());
             for item in items {
@@ -131,13 +135,18 @@ impl Protocol for Session {
                 return None;
             }
             (
-                Bundles::from_iter([Bundle::new(resources, Vec::new())]),
+                Bundles::from_iter([Bundle::new(resources, Vec::new(), &basis)]),
                 removed,
             )
         };
         if *type_url == TypeUrl::Cluster {
             let sent = bundles.iter().flat_map(|b| &b.resources);
-            self.watches.clusters_sent(sent.map(|r| &r.name));
+            let sent = sent.map(|r| &r.name);
+            if self.watches.get(&TypeUrl::Endpoints).is_some() {
+                self.watches.clusters_sent(sent);
+            } else {
+                self.early.add(sent);
+            }
         }
         let nonce = self.watches.next_nonce();
         let version = Bundle::version_of(&bundles);
@@ -182,13 +191,18 @@ fn respond(type_url: &TypeUrl, nonce: Nonce, bundles: Bundles, removed: &[Arc<st
 impl Session {
     /// The first request of a type. Its nonce, if it has one, is of another stream and means nothing.
     fn start(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) {
-        // Endpoints are sent again whatever the client holds: a cluster that was warming when the stream broke waits for them.
-        let trusted = *type_url != TypeUrl::Endpoints;
+        if *type_url == TypeUrl::Cluster && request.initial_resource_versions.is_empty() {
+            self.early = Early::All;
+        }
+        let early = match type_url {
+            TypeUrl::Endpoints => std::mem::take(&mut self.early),
+            _ => Early::default(),
+        };
         let initial: BTreeMap<Arc<str>, Option<Version>> = request
             .initial_resource_versions
             .iter()
             .map(|(name, version)| {
-                let held = Version::parse(version).filter(|_| trusted);
+                let held = Version::parse(version).filter(|_| !early.has(name));
                 (Arc::from(name.as_str()), held)
             })
             .collect();

@@ -5,6 +5,7 @@
 //! Large bodies are handed over as they are (`Bytes` of the resource itself); small ones are copied into a piece, because a
 //! piece of its own costs more than the copy. The first piece starts with gRPC's five-byte message prefix.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -22,9 +23,6 @@ const PIECE: usize = 16 * 1024;
 
 /// gRPC's prefix: one byte "not compressed", four bytes length.
 const PREFIX: usize = 5;
-
-/// Length of a version in text.
-const VERSION: usize = 16;
 
 /// One gRPC message that is yet to be written.
 #[derive(Clone, Debug, Default)]
@@ -112,21 +110,25 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
-    /// The next resource, unless all are written.
-    fn resource(&mut self) -> Option<&Arc<Resource>> {
+    /// The next resource, unless all are written, and the version to write instead of its own.
+    fn resource(&mut self) -> Option<(&Arc<Resource>, Option<Version>)> {
         let bundles = &self.rest.bundles;
         while bundles.get(self.at.0)?.resources.len() <= self.at.1 {
             self.at = (self.at.0 + 1, 0);
         }
-        bundles.get(self.at.0)?.resources.get(self.at.1)
+        let bundle = bundles.get(self.at.0)?;
+        let stamps = bundle.stamps.as_ref().filter(|_| self.rest.delta);
+        let stamp = stamps.and_then(|stamps| stamps.get(self.at.1));
+        Some((bundle.resources.get(self.at.1)?, stamp.copied()))
     }
 
     /// A piece of a resource that is worth sharing, if that is next.
     fn shared(&mut self) -> Option<Bytes> {
         let (delta, from, head) = (self.rest.delta, self.written, self.rest.head.len());
-        let resource = self.resource()?;
+        let (resource, stamp) = self.resource()?;
         let len = resource.field(delta).len();
-        if head > 0 || len - from < SHARE_FROM {
+        let is_own = stamp.is_some() && from < resource.version_at().end;
+        if head > 0 || is_own || len - from < SHARE_FROM {
             return None;
         }
         let to = len.min(from + PIECE);
@@ -151,21 +153,39 @@ impl Pieces {
         let (delta, mut from) = (self.rest.delta, self.written);
         while out.len() < PIECE {
             let room = PIECE - out.len();
-            let Some(resource) = self.resource() else {
+            let Some((resource, stamp)) = self.resource() else {
                 let tail = &mut self.rest.tail;
                 out.put_slice(&tail.split_to(tail.len().min(room)));
                 break;
             };
             let field = resource.field(delta);
-            if field.len() - from >= SHARE_FROM {
-                break;
-            }
-            let (to, len) = (field.len().min(from + room), field.len());
+            // A version of its own stands before what can be shared.
+            let own_to = stamp.map_or(0, |_| resource.version_at().end);
+            let end = match field.len() {
+                len if len - from < SHARE_FROM => len,
+                _ if from < own_to => own_to,
+                _ => break,
+            };
+            let (to, len) = (end.min(from + room), field.len());
+            let at = out.len();
             out.put_slice(&field[from..to]);
+            if let Some(stamp) = stamp {
+                restamp(&mut out[at..], from, resource.version_at(), stamp);
+            }
             self.advance(to, len);
             from = self.written;
         }
         out.freeze()
+    }
+}
+
+/// Writes a version over the one that stands at `place` of a field, of which `part` is what begins at `from`.
+fn restamp(part: &mut [u8], from: usize, place: Range<usize>, version: Version) {
+    for (at, digit) in place.zip(version.text()) {
+        let at = at.checked_sub(from).and_then(|at| part.get_mut(at));
+        if let Some(byte) = at {
+            *byte = digit;
+        }
     }
 }
 
@@ -217,7 +237,7 @@ pub(crate) fn delta_response<'a>(
 /// Encodes a resource as it stands in a `DeltaDiscoveryResponse`. The bytes from the first number on are its field in a
 /// `DiscoveryResponse` (the same field number, without name and version), those from the second number on the `Any`.
 pub(crate) fn encode_resource(name: &str, version: Version, any: &[u8]) -> (Bytes, u32, usize) {
-    let len = field_len(VERSION) + field_len(name.len()) + field_len(any.len());
+    let len = field_len(Version::LEN) + field_len(name.len()) + field_len(any.len());
     let mut out = BytesMut::with_capacity(field_len(len));
     key(&mut out, 2, len);
     text(&mut out, 1, &version.to_string());
@@ -288,7 +308,7 @@ pub(crate) fn count_fields(message: &[u8]) -> usize {
 }
 
 /// Length of a field with a one-byte tag: tag, length, content.
-fn field_len(content: usize) -> usize {
+pub(crate) fn field_len(content: usize) -> usize {
     1 + varint_len(content as u64) + content
 }
 
@@ -325,9 +345,12 @@ mod tests {
     use prost::Message;
 
     use super::*;
+    use crate::proof::Basis;
+    use crate::resource::ResourceSet;
 
     fn bundles(resources: &[Arc<Resource>]) -> Bundles {
-        Bundles::from_iter([Bundle::new(resources.to_vec(), Vec::new())])
+        let bundle = Bundle::new(resources.to_vec(), Vec::new(), &Basis::Content);
+        Bundles::from_iter([bundle])
     }
 
     fn resource(name: &str, size: usize) -> Arc<Resource> {
@@ -418,6 +441,34 @@ mod tests {
         // What comes before, the body in six pieces, and the little that is left of it with what comes after.
         assert_eq!(pieces.len(), 8);
         assert_eq!(pieces[1].as_ptr(), large.shared_field(true).as_ptr());
+    }
+
+    #[test]
+    fn versions_are_written_over_wherever_a_piece_ends() {
+        // Heads of all lengths put the version of what follows on either side of the end of a piece, and across it.
+        for filler in 300..700 {
+            let mut all: Vec<_> = (0..15).map(|i| resource(&format!("f{i}"), 1000)).collect();
+            all.push(resource("filler", filler));
+            all.push(resource("large", 3 * PIECE));
+            all.push(resource("small", 10));
+            let clusters: ResourceSet = all.iter().skip(1).cloned().collect();
+            let basis = Basis::Clusters(clusters);
+            let bundle = Bundle::new(all.clone(), Vec::new(), &basis);
+            let delta = delta_response("t", "n", Bundles::from_iter([bundle.clone()]), &[]);
+            let delta = DeltaDiscoveryResponse::decode(checked(&delta)).unwrap();
+            for (got, want) in delta.resources.iter().zip(&all) {
+                let stamp = basis.proof(want).unwrap_or(want.version);
+                assert_eq!(stamp == want.version, *want.name == *"f0");
+                assert_eq!(
+                    (&*got.name, &got.version),
+                    (&*want.name, &stamp.to_string())
+                );
+                assert_eq!(got.resource.as_ref().unwrap().encode_to_vec(), want.any);
+            }
+            let sotw = discovery_response("t", Version(0), "n", Bundles::from_iter([bundle]));
+            let sotw = DiscoveryResponse::decode(checked(&sotw)).unwrap();
+            assert_eq!(sotw.resources.len(), all.len());
+        }
     }
 
     #[test]

@@ -17,7 +17,8 @@
 //! 1. No request makes the server panic, and no client makes it hold more than its limits allow.
 //! 2. What a client holds is the last view sent, restricted to its subscription, until it rejects something.
 //! 3. A rejection causes no response; other content or a request does.
-//! 4. A push permit is held while something is computed, never while a client is waited for.
+//! 4. Who comes back to an incremental stream with the version of a resource needs nothing of it (`proof`).
+//! 5. A push permit is held while something is computed, never while a client is waited for.
 //!
 //! Deliberately absent: knowledge of what a body means, and copies of it.
 
@@ -37,6 +38,7 @@ mod limits;
 mod names;
 mod nonce;
 mod outbound;
+mod proof;
 mod question;
 mod resource;
 mod server;

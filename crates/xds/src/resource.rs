@@ -4,6 +4,7 @@
 //! shares the nodes that did not change, so that comparing two generations costs what differs.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,15 +19,31 @@ use smallvec::SmallVec;
 pub struct Version(pub u64);
 
 impl Version {
+    /// Length in text.
+    pub(crate) const LEN: usize = 16;
+
     /// The version of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxhash_rust::xxh3::xxh3_64(bytes))
     }
 
+    /// The version of something that is of use only if it comes after something else.
+    pub(crate) fn after(self, first: Self) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_64_with_seed(
+            &self.0.to_le_bytes(),
+            first.0,
+        ))
+    }
+
+    /// What `Display` writes.
+    pub(crate) fn text(self) -> [u8; Self::LEN] {
+        std::array::from_fn(|i| b"0123456789abcdef"[(self.0 >> (60 - 4 * i)) as usize & 15])
+    }
+
     /// Reads what `Display` writes; anything else is no version of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let plain =
-            text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            text.len() == Self::LEN && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         if plain {
             u64::from_str_radix(text, 16).ok().map(Self)
         } else {
@@ -87,6 +104,12 @@ impl Resource {
     /// The same; shares the bytes.
     pub(crate) fn shared_field(&self, delta: bool) -> Bytes {
         self.framed.slice(self.field_at(delta)..)
+    }
+
+    /// Where the version stands in its field of an incremental response.
+    pub(crate) fn version_at(&self) -> Range<usize> {
+        let end = self.sotw_at as usize - crate::frame::field_len(self.name.len());
+        end - Version::LEN..end
     }
 
     fn field_at(&self, delta: bool) -> usize {
@@ -410,6 +433,7 @@ mod tests {
         let version = Version::of(b"abc");
         assert_eq!(Version::parse(&version.to_string()), Some(version));
         assert_eq!(Version::of(b"abc").to_string(), "78af5f94892f3950");
+        assert_eq!(&Version::of(b"abc").text(), b"78af5f94892f3950");
         for bad in [
             "",
             "1",

@@ -13,6 +13,7 @@ use crate::bundle::Pool;
 use crate::frame::Frames;
 use crate::health::Health;
 use crate::nonce::{Nonce, Nonces};
+use crate::proof::Basis;
 use crate::question::{Answer, Question};
 use crate::type_url::TypeUrl;
 use crate::watch::Watch;
@@ -235,8 +236,19 @@ impl Watches {
         }
     }
 
-    /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming. A client
-    /// that has not asked for endpoints yet gets all it asks for then.
+    /// What the versions of a type are made from in incremental responses. Of clusters that is the first section, which is
+    /// the same for many clients; endpoints whose cluster is in another one are sent on every stream.
+    pub(crate) fn basis(&self, type_url: &TypeUrl) -> Basis {
+        if *type_url != TypeUrl::Endpoints {
+            return Basis::Content;
+        }
+        let clusters = self.types.get(&TypeUrl::Cluster);
+        let clusters = clusters.filter(|w| w.subscription.is_wildcard());
+        let sent = clusters.and_then(|w| w.base().main());
+        Basis::Clusters(sent.cloned().unwrap_or_default())
+    }
+
+    /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming.
     pub(crate) fn clusters_sent<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
         if let Some(endpoints) = self.types.get_mut(&TypeUrl::Endpoints) {
             endpoints.refresh(names);

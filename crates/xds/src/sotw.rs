@@ -13,6 +13,7 @@ use crate::bundle::{Bundle, Pool};
 use crate::frame::{Bundles, Frames, discovery_response, whole};
 use crate::health::Health;
 use crate::nonce::Nonce;
+use crate::proof::Basis;
 use crate::question::{Answer, Question};
 use crate::resource::{Version, View};
 use crate::session::{
@@ -102,10 +103,11 @@ impl Protocol for Session {
         let pool = self.watches.pool().clone();
         let watch = self.watches.get_mut(type_url)?;
         let whole = type_url.is_whole();
-        let (mut bundles, absent) = if let Some(first) = watch.first(&view, &pool) {
+        let (mut bundles, absent) = if let Some(first) = watch.first(&view, &pool, &Basis::Content)
+        {
             (first.bundles, first.missing)
         } else {
-            let items = watch.items(&view);
+            let items = watch.items(&view, &Basis::Content);
             if whole {
                 watch.linger(&items, hold);
             }
@@ -117,7 +119,7 @@ impl Protocol for Session {
                 }
             }
             (
-                Bundles::from_iter([Bundle::new(resources, Vec::new())]),
+                Bundles::from_iter([Bundle::new(resources, Vec::new(), &Basis::Content)]),
                 absent,
             )
         };

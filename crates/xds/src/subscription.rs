@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::bundle::Bundle;
 use crate::names::{NamePool, Names};
+use crate::proof::Basis;
 use crate::resource::{Resource, ResourceSet};
 use crate::type_url::TypeUrl;
 
@@ -99,9 +100,9 @@ impl Subscription {
     }
 
     /// All of a set that is wanted, and the names that are not in it: everything, or what was named.
-    pub(crate) fn select(&self, set: &ResourceSet) -> Arc<Bundle> {
+    pub(crate) fn select(&self, set: &ResourceSet, basis: &Basis) -> Arc<Bundle> {
         if self.wildcard {
-            return Bundle::new(set.iter().cloned().collect(), Vec::new());
+            return Bundle::new(set.iter().cloned().collect(), Vec::new(), basis);
         }
         let (mut resources, mut missing) = (Vec::new(), Vec::new());
         for name in self.named.iter() {
@@ -116,6 +117,6 @@ impl Subscription {
             resources.sort_by(|a, b| a.name.cmp(&b.name));
             resources.dedup_by(|a, b| a.name == b.name);
         }
-        Bundle::new(resources, missing)
+        Bundle::new(resources, missing, basis)
     }
 }

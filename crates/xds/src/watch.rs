@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use crate::bundle::{Bundle, Pool};
 use crate::frame::Bundles;
 use crate::nonce::Nonce;
+use crate::proof::Basis;
 use crate::resource::{Change, Resource, Version, View};
 use crate::session::{Generation, Rejection};
 use crate::subscription::Subscription;
@@ -86,7 +87,7 @@ pub struct Watch {
     owed: Names,
     /// Held by the client, gone from the view, not withdrawn yet.
     lingering: BTreeMap<Arc<str>, Option<Arc<Resource>>>,
-    /// Versions that the client brought along from another stream, until the first response.
+    /// What the client brought along from another stream, until the first response, with versions that may be proof.
     initial: Option<BTreeMap<Arc<str>, Option<Version>>>,
     sent: Option<Nonce>,
     acked: Option<Nonce>,
@@ -341,10 +342,10 @@ impl Watch {
     }
 
     /// All that the next response has to mention, ordered by name, no name twice.
-    pub(crate) fn items(&self, view: &View) -> Vec<Item> {
+    pub(crate) fn items(&self, view: &View, basis: &Basis) -> Vec<Item> {
         let mut items = Vec::new();
         match &self.initial {
-            Some(initial) => self.first_items(view, initial, &mut items),
+            Some(initial) => self.first_items(view, initial, basis, &mut items),
             None => {
                 for held in
                     std::iter::once(&self.base).chain(self.suspects.iter().map(|(_, view)| view))
@@ -387,12 +388,12 @@ impl Watch {
         &self,
         view: &View,
         initial: &BTreeMap<Arc<str>, Option<Version>>,
+        basis: &Basis,
         items: &mut Vec<Item>,
     ) {
         let differs = |r: &Arc<Resource>| {
-            initial
-                .get(&r.name)
-                .is_none_or(|held| *held != Some(r.version))
+            let held = initial.get(&r.name).copied().flatten();
+            held.is_none() || held != basis.proof(r)
         };
         if self.subscription.is_wildcard() {
             items.extend(view.iter().filter(|r| differs(r)).cloned().map(Item::Set));
@@ -427,19 +428,19 @@ impl Watch {
     }
 
     /// The first response to a client that holds nothing. `None` if it has to say more than what there is.
-    pub(crate) fn first(&self, view: &View, pool: &Pool) -> Option<Selection> {
+    pub(crate) fn first(&self, view: &View, pool: &Pool, basis: &Basis) -> Option<Selection> {
         let holds_nothing = self.initial.as_ref().is_some_and(BTreeMap::is_empty)
             && self.suspects.is_empty()
             && self.owed.is_empty();
         // Under a wildcard a name that was asked for by itself has its own answer.
         let plain = !self.subscription.is_wildcard() || self.asked.is_empty();
         (holds_nothing && plain)
-            .then(|| self.select(view, pool))
+            .then(|| self.select(view, pool, basis))
             .flatten()
     }
 
     /// All that is wanted of a view, in bundles that are shared with whoever wants the same. `None` if there is more to it.
-    pub(crate) fn select(&self, view: &View, pool: &Pool) -> Option<Selection> {
+    fn select(&self, view: &View, pool: &Pool, basis: &Basis) -> Option<Selection> {
         let subscription = &self.subscription;
         let all = subscription.is_wildcard();
         let others = view.others();
@@ -448,7 +449,7 @@ impl Watch {
         {
             return None;
         }
-        let main = pool.bundle(view.main()?, subscription);
+        let main = pool.bundle(view.main()?, subscription, basis);
         let mut selection = Selection {
             missing: main.missing.clone(),
             bundles: Bundles::from_iter([main]),
@@ -462,7 +463,8 @@ impl Watch {
                 found.cloned().collect()
             };
             selection.missing.retain(|n| view.get(n).is_none());
-            selection.bundles.push(Bundle::new(rest, Vec::new()));
+            let rest = Bundle::new(rest, Vec::new(), basis);
+            selection.bundles.push(rest);
         }
         Some(selection)
     }
@@ -550,18 +552,20 @@ impl Watch {
         self.push_sent(nonce, self.base.clone(), names, suspects, version);
     }
 
-    /// All that is wanted of a view, and what is yet to be withdrawn.
+    /// All that is wanted of a view, and what is yet to be withdrawn (state of the world).
     pub(crate) fn whole(&self, view: &View, pool: &Pool) -> Bundles {
-        let mut bundles = self.select(view, pool).map_or_else(
+        let basis = &Basis::Content;
+        let mut bundles = self.select(view, pool, basis).map_or_else(
             || {
                 let wanted = view.iter().filter(|r| self.subscription.covers(&r.name));
-                Bundles::from_iter([Bundle::new(wanted.cloned().collect(), Vec::new())])
+                let wanted = wanted.cloned().collect();
+                Bundles::from_iter([Bundle::new(wanted, Vec::new(), basis)])
             },
             |selection| selection.bundles,
         );
         if self.is_lingering() {
             let rest = self.lingering.values().flatten().cloned().collect();
-            bundles.push(Bundle::new(rest, Vec::new()));
+            bundles.push(Bundle::new(rest, Vec::new(), basis));
         }
         bundles
     }

@@ -7,7 +7,7 @@ use pilotfish_protos::envoy::service::discovery::v3::{
 };
 use pilotfish_protos::google::rpc::Status;
 use pilotfish_xds::TypeUrl::{self, VirtualHost};
-use pilotfish_xds::{Protocol, Resource, Response, delta, sotw};
+use pilotfish_xds::{Protocol, Resource, Response, Version, delta, sotw};
 use prost::Message;
 
 use super::TYPES;
@@ -115,8 +115,11 @@ impl Variant for Delta {
                 any.value.starts_with(format!("{}=", r.name).as_bytes()),
                 "another's body"
             );
+            // The version of endpoints tells of their cluster, too.
+            let content = Version::of(&any.encode_to_vec()).to_string();
+            assert!(*t == TypeUrl::Endpoints || r.version == content);
             assert!(
-                resources.insert(r.name.clone(), r.version).is_none(),
+                resources.insert(r.name.clone(), content).is_none(),
                 "{} twice",
                 r.name
             );

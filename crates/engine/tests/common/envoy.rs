@@ -144,6 +144,14 @@ struct Sent {
     heals: Option<usize>,
 }
 
+/// A resource that the client has.
+#[derive(Debug)]
+struct Held {
+    body: Rc<Body>,
+    /// What it reports when it comes back.
+    version: String,
+}
+
 /// What the client knows of one type.
 #[derive(Debug, Default)]
 struct Side {
@@ -152,7 +160,7 @@ struct Side {
     wanted: BTreeSet<String>,
     /// Referred to, but not wanted for a while.
     muted: BTreeSet<String>,
-    held: BTreeMap<String, Rc<Body>>,
+    held: BTreeMap<String, Held>,
     /// The newest response, and those before it, of other streams, too.
     nonce: String,
     older: Vec<String>,
@@ -211,8 +219,12 @@ pub(crate) struct Envoy {
     sides: BTreeMap<TypeUrl, Side>,
     up: VecDeque<Request>,
     down: VecDeque<Sent>,
-    /// Clusters that are not used before their endpoints have come again.
-    warming: BTreeSet<String>,
+    /// The clusters in use, with their versions. One that is new or changed is used once its endpoints have come after it;
+    /// until then that is the one before it, if any.
+    active: BTreeMap<String, String>,
+    /// Clusters, with their versions, that it has refused to take. Nobody can tell whether endpoints that came along were
+    /// of any use if it takes them another time.
+    refused: BTreeSet<(String, String)>,
 }
 
 impl Envoy {
@@ -226,7 +238,8 @@ impl Envoy {
             sides: TYPES.map(|t| (t, Side::default())).into(),
             up: VecDeque::new(),
             down: VecDeque::new(),
-            warming: BTreeSet::new(),
+            active: BTreeMap::new(),
+            refused: BTreeSet::new(),
         };
         envoy.reconnect(engine, false);
         envoy
@@ -353,7 +366,8 @@ impl Envoy {
         let mut request = self.request(t);
         request.subscribe.clone_from(&request.names);
         let held = self.sides[t].held.iter();
-        request.initial = held.map(|(n, b)| (n.clone(), b.version.clone())).collect();
+        let reported = held.map(|(name, held)| (name.clone(), held.version.clone()));
+        request.initial = reported.collect();
         self.up.push_back(request);
     }
 
@@ -361,7 +375,7 @@ impl Envoy {
     fn follow(&mut self) {
         for t in BY_NAME {
             let refs = self.sides.values().flat_map(|s| s.held.values());
-            let refs = refs.flat_map(|body| &body.refs);
+            let refs = refs.flat_map(|held| &held.body.refs);
             let mut names: BTreeSet<String> = refs
                 .filter(|(of, _)| *of == t)
                 .map(|(_, name)| name.clone())
@@ -401,7 +415,7 @@ impl Envoy {
             removed
         } else {
             let held = side.held.keys().filter(|_| t.is_whole());
-            held.filter(|n| resources.iter().all(|b| b.name != **n))
+            held.filter(|n| resources.iter().all(|h| h.body.name != **n))
                 .cloned()
                 .collect()
         };
@@ -411,19 +425,22 @@ impl Envoy {
             }
         }
         let rejects = matches!(answer, Answer::Reject(_));
-        for (i, body) in resources.into_iter().enumerate() {
-            if !answer.takes(i) || !side.wants(&t, &body.name) {
+        let mut endpoints = BTreeSet::new();
+        for (i, mut held) in resources.into_iter().enumerate() {
+            let name = held.body.name.clone();
+            if !answer.takes(i) || !side.wants(&t, &name) {
+                if t == Cluster {
+                    self.refused.insert((name, held.body.version.clone()));
+                }
                 continue;
             }
-            if t == Endpoints && !rejects {
-                self.warming.remove(&body.name);
+            if t == Endpoints && rejects {
+                let was = side.held.remove(&name);
+                held.version = was.map(|was| was.version).unwrap_or_default();
+            } else if t == Endpoints {
+                endpoints.insert(name.clone());
             }
-            let name = body.name.clone();
-            let was = side.held.insert(name, body.clone());
-            if t == Cluster && was.is_none_or(|was| was.version != body.version) {
-                let sets = body.refs.iter().filter(|(of, _)| *of == Endpoints);
-                self.warming.extend(sets.map(|(_, name)| name.clone()));
-            }
+            side.held.insert(name, held);
         }
         side.silent = matches!(answer, Answer::Never);
         if rejects {
@@ -432,6 +449,7 @@ impl Envoy {
         } else if sent.heals == Some(side.rejected) {
             side.behind = false;
         }
+        self.warm(&endpoints);
         let times = match answer {
             Answer::Never => 0,
             Answer::Twice => 2,
@@ -453,16 +471,47 @@ impl Envoy {
         true
     }
 
-    /// Nonce, resources and removed names of a response, which must be well formed.
-    fn decode(&self, t: &TypeUrl, message: bytes::Bytes) -> (String, Vec<Rc<Body>>, Vec<String>) {
+    /// Endpoints have come: their clusters are used from now on, and so are those that need none.
+    fn warm(&mut self, endpoints: &BTreeSet<String>) {
+        let clusters = &self.sides[&Cluster].held;
+        self.active.retain(|name, _| clusters.contains_key(name));
+        for (name, held) in clusters {
+            let mut sets = held.body.refs.iter().filter(|(of, _)| *of == Endpoints);
+            if sets.all(|(_, name)| endpoints.contains(name)) {
+                self.active.insert(name.clone(), held.body.version.clone());
+            }
+        }
+    }
+
+    /// A cluster that is not used, although the client has endpoints for it.
+    fn cold(&self) -> Option<&String> {
+        let endpoints = &self.sides[&Endpoints].held;
+        let clusters = self.sides[&Cluster].held.iter();
+        let cold = |(name, held): &(&String, &Held)| {
+            let (name, version) = ((*name).clone(), held.body.version.clone());
+            endpoints.contains_key(&name)
+                && self.active.get(&name) != Some(&version)
+                && !self.refused.contains(&(name, version))
+        };
+        clusters.filter(cold).map(|(name, _)| name).next()
+    }
+
+    /// Nonce, resources with their versions, and removed names of a response, which must be well formed.
+    fn decode(&self, t: &TypeUrl, message: bytes::Bytes) -> (String, Vec<Held>, Vec<String>) {
         let mut known = self.net.known.borrow_mut();
         let (nonce, type_url, resources, removed) = if self.habits.delta {
             let response = DeltaDiscoveryResponse::decode(message).unwrap();
             let each = response.resources.into_iter().map(|r| {
                 let body = known.body(t, &r.resource.unwrap());
                 assert_eq!(r.name, body.name, "the name of what is in it");
-                assert_eq!(r.version, body.version, "the version of what is in it");
-                body
+                // Those of endpoints tell of their clusters, too.
+                if *t != Endpoints {
+                    assert_eq!(r.version, body.version, "the version of what is in it");
+                }
+                Held {
+                    body,
+                    version: r.version,
+                }
             });
             let resources: Vec<_> = each.collect();
             let removed = response.removed_resources;
@@ -470,12 +519,16 @@ impl Envoy {
         } else {
             let response = DiscoveryResponse::decode(message).unwrap();
             let each = response.resources.iter().map(|any| known.body(t, any));
-            let resources: Vec<_> = each.collect();
+            let held = each.map(|body| Held {
+                body,
+                version: String::new(),
+            });
+            let resources: Vec<_> = held.collect();
             (response.nonce, response.type_url, resources, Vec::new())
         };
         assert_eq!(type_url, t.as_str());
         let mut names = BTreeSet::new();
-        for name in resources.iter().map(|b| &b.name).chain(&removed) {
+        for name in resources.iter().map(|h| &h.body.name).chain(&removed) {
             assert!(names.insert(name), "{t} {name} twice in one response");
         }
         (nonce, resources, removed)
@@ -559,7 +612,6 @@ impl Envoy {
         self.proxy = engine.connect(self.facts.clone());
         self.up.clear();
         self.down.clear();
-        self.warming.clear();
         for side in self.sides.values_mut() {
             side.next_stream();
             if !keeps {
@@ -567,6 +619,10 @@ impl Envoy {
                 side.wanted.clear();
                 side.muted.clear();
             }
+        }
+        if !keeps {
+            self.active.clear();
+            self.refused.clear();
         }
         self.start(&Cluster);
         if keeps || self.habits.hasty {
@@ -640,17 +696,15 @@ impl Envoy {
             }
             for name in own.held.keys().chain(other.held.keys()) {
                 let (l, r) = (own.held.get(name), other.held.get(name));
-                if l.map(|b| &b.any) != r.map(|b| &b.any) {
-                    let shown = |b: Option<&Rc<Body>>| b.map_or("nothing".into(), |b| b.shown());
+                if l.map(|h| &h.body.any) != r.map(|h| &h.body.any) {
+                    let shown = |h: Option<&Held>| h.map_or("nothing".into(), |h| h.body.shown());
                     let (l, r) = (shown(l), shown(r));
                     let t = t.short();
                     return Some(format!("{t} {name}:\n  held {l}\n  new  {r}"));
                 }
             }
         }
-        let cold: Vec<&String> = self.warming.iter().collect();
-        let wanted = &self.sides[&Endpoints].held;
-        if let Some(name) = cold.into_iter().find(|n| wanted.contains_key(*n)) {
+        if let Some(name) = self.cold() {
             return Some(format!("{name} waits for its endpoints"));
         }
         let again = self.look_at_all(engine, true) || self.withdraw_all(true);

@@ -1,6 +1,10 @@
 //! The rules of the incremental variant.
 
-use pilotfish_protos::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use std::collections::BTreeMap;
+
+use pilotfish_protos::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+};
 use pilotfish_xds::TypeUrl::{
     self, Cluster, Endpoints, ExtensionConfig, Listener, Route, Secret, VirtualHost,
 };
@@ -336,33 +340,88 @@ fn changed_clusters_are_followed_by_their_endpoints() {
     assert!(s.push(&Endpoints, &endpoints).is_none());
 }
 
-#[test]
-fn endpoints_are_sent_again_after_a_reconnect() {
-    let endpoints = view(&Endpoints, &[("a", "1"), ("b", "1")]);
-    let versions = |t: &TypeUrl| {
-        ["a", "b"]
-            .map(|n| (n.to_string(), resource(t, n, "1").version.to_string()))
-            .into()
-    };
+type Versions = BTreeMap<String, String>;
+
+fn versions(response: &DeltaDiscoveryResponse) -> Versions {
+    let all = response.resources.iter();
+    all.map(|r| (r.name.clone(), r.version.clone())).collect()
+}
+
+/// A stream of a client that holds that. What it was sent of clusters and endpoints first.
+fn come_back(
+    held: (&Versions, &Versions),
+    clusters: &View,
+    endpoints: &View,
+) -> (Delta, DeltaDiscoveryResponse, DeltaDiscoveryResponse) {
     let mut s = Delta::new();
-    s.request(DeltaDiscoveryRequest {
-        initial_resource_versions: versions(&Cluster),
-        ..delta(&Cluster, &["*"], &[])
-    });
-    assert_eq!(
-        names(
-            &s.push(&Cluster, &view(&Cluster, &[("a", "2"), ("b", "1")]))
-                .unwrap()
-        ),
-        ["a"]
-    );
-    let request = DeltaDiscoveryRequest {
-        initial_resource_versions: versions(&Endpoints),
+    let ask = |t: &TypeUrl, names: &[&str], held: &Versions| DeltaDiscoveryRequest {
+        initial_resource_versions: held.clone(),
+        ..delta(t, names, &[])
+    };
+    s.request(ask(&Cluster, &["*"], held.0));
+    let sent = s.push(&Cluster, clusters).unwrap();
+    s.request(ask(&Endpoints, &["a", "b"], held.1));
+    let follows = s.push(&Endpoints, endpoints).unwrap();
+    (s, sent, follows)
+}
+
+#[test]
+fn after_a_reconnect_endpoints_are_sent_to_clusters_that_may_wait_for_them() {
+    let clusters = view(&Cluster, &[("a", "1"), ("b", "1")]);
+    let changed = view(&Cluster, &[("a", "2"), ("b", "1")]);
+    let endpoints = view(&Endpoints, &[("a", "1"), ("b", "1")]);
+    let nothing = Versions::new();
+    let (mut s, first, follows) = come_back((&nothing, &nothing), &clusters, &endpoints);
+    assert_eq!(names(&follows), ["a", "b"]);
+    let (held, had) = (versions(&first), versions(&follows));
+
+    // It has everything.
+    let (_, sent, follows) = come_back((&held, &had), &clusters, &endpoints);
+    assert_eq!((names(&sent).len(), names(&follows).len()), (0, 0));
+    // Other endpoints, or another cluster.
+    let others = view(&Endpoints, &[("a", "1"), ("b", "2")]);
+    let (_, sent, follows) = come_back((&held, &had), &clusters, &others);
+    assert_eq!((names(&sent).len(), names(&follows)), (0, vec!["b"]));
+    let (_, sent, follows) = come_back((&held, &had), &changed, &endpoints);
+    assert_eq!((names(&sent), names(&follows)), (vec!["a"], vec!["a"]));
+
+    // The stream broke after the changed cluster had come, before its endpoints did.
+    let r = s.push(&Cluster, &changed).unwrap();
+    let warms: Versions = held.clone().into_iter().chain(versions(&r)).collect();
+    let r = s.push(&Endpoints, &endpoints).unwrap();
+    assert_eq!(names(&r), ["a"]);
+    let (_, sent, follows) = come_back((&warms, &had), &changed, &endpoints);
+    assert_eq!((names(&sent).len(), names(&follows)), (0, vec!["a"]));
+    // It broke after both.
+    let has: Versions = had.clone().into_iter().chain(versions(&r)).collect();
+    let (_, sent, follows) = come_back((&warms, &has), &changed, &endpoints);
+    assert_eq!((names(&sent).len(), names(&follows).len()), (0, 0));
+    // The changed cluster was rejected, and its endpoints were taken; now it takes both.
+    let (_, sent, follows) = come_back((&held, &has), &changed, &endpoints);
+    assert_eq!((names(&sent), names(&follows)), (vec!["a"], vec!["a"]));
+}
+
+#[test]
+fn without_their_clusters_endpoints_are_sent_whatever_the_client_holds() {
+    let endpoints = view(&Endpoints, &[("a", "1"), ("b", "1")]);
+    let mut s = Delta::new();
+    s.subscribe(&Endpoints, &["a", "b"], &[]);
+    let first = s.push(&Endpoints, &endpoints).unwrap();
+    let again = DeltaDiscoveryRequest {
+        initial_resource_versions: versions(&first),
         ..delta(&Endpoints, &["a", "b"], &[])
     };
-    s.request(request);
-    // The stream may have broken while a cluster was warming: it waits for its endpoints even if they are the same.
+    let mut s = Delta::new();
+    s.request(again);
     assert_eq!(names(&s.push(&Endpoints, &endpoints).unwrap()), ["a", "b"]);
+    assert!(s.push(&Endpoints, &endpoints).is_none());
+    // Named clusters are as good as none: which of them were sent is not remembered.
+    let mut s = Delta::new();
+    s.subscribe(&Cluster, &["a"], &[]);
+    s.push(&Cluster, &view(&Cluster, &[("a", "1")])).unwrap();
+    s.subscribe(&Endpoints, &["a"], &[]);
+    let named = s.push(&Endpoints, &endpoints).unwrap();
+    assert_eq!(versions(&named)["a"], versions(&first)["a"]);
 }
 
 #[test]

@@ -51,8 +51,24 @@ struct Side {
     wildcard: bool,
     ever_named: bool,
     named: BTreeSet<String>,
-    held: BTreeMap<String, String>,
+    held: BTreeMap<String, Held>,
     nonce: String,
+}
+
+/// A resource that a client has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    /// The version of its content.
+    content: String,
+    /// What is reported when the client comes back.
+    version: String,
+}
+
+/// What a response carried, and its answer.
+struct Taken<R> {
+    answer: R,
+    /// Names and contents.
+    carried: Vec<(String, String)>,
 }
 
 impl Side {
@@ -80,13 +96,13 @@ trait Variant {
         name: Option<&str>,
         add: bool,
     ) -> <Self::Session as Protocol>::Request;
-    /// Applies a response and answers it; returns the names it carried.
+    /// Applies a response and answers it.
     fn take(
         side: &mut Side,
         t: &TypeUrl,
         message: bytes::Bytes,
         how: u8,
-    ) -> (<Self::Session as Protocol>::Request, Vec<String>);
+    ) -> Taken<<Self::Session as Protocol>::Request>;
     fn reconnect(side: &mut Side, t: &TypeUrl) -> <Self::Session as Protocol>::Request;
     fn nonsense(t: &TypeUrl, which: u8) -> <Self::Session as Protocol>::Request;
 }
@@ -136,13 +152,24 @@ impl Variant for DeltaVariant {
         t: &TypeUrl,
         message: bytes::Bytes,
         how: u8,
-    ) -> (DeltaDiscoveryRequest, Vec<String>) {
+    ) -> Taken<DeltaDiscoveryRequest> {
         let response = DeltaDiscoveryResponse::decode(message).unwrap();
         let mut seen = BTreeSet::new();
-        for (i, r) in response.resources.iter().enumerate() {
+        let mut carried = Vec::new();
+        for (i, r) in response.resources.into_iter().enumerate() {
             assert!(seen.insert(r.name.clone()), "{} twice", r.name);
+            let content = Version::of(&r.resource.unwrap().encode_to_vec()).to_string();
+            // Those of endpoints tell of their clusters, too.
+            assert!(*t == Endpoints || r.version == content);
+            carried.push((r.name.clone(), content.clone()));
             if applies(how, i) && side.wants(&r.name) {
-                side.held.insert(r.name.clone(), r.version.clone());
+                let version = if *t == Endpoints && how & 1 == 0 {
+                    let was = side.held.remove(&r.name);
+                    was.map(|was| was.version).unwrap_or_default()
+                } else {
+                    r.version
+                };
+                side.held.insert(r.name, Held { content, version });
             }
         }
         for (i, name) in response.removed_resources.iter().enumerate() {
@@ -151,16 +178,13 @@ impl Variant for DeltaVariant {
                 side.held.remove(name);
             }
         }
-        let request = DeltaDiscoveryRequest {
+        let answer = DeltaDiscoveryRequest {
             type_url: t.as_str().into(),
             response_nonce: response.nonce,
             error_detail: (how & 1 == 0).then(|| error("no")),
             ..DeltaDiscoveryRequest::default()
         };
-        (
-            request,
-            response.resources.into_iter().map(|r| r.name).collect(),
-        )
+        Taken { answer, carried }
     }
 
     fn reconnect(side: &mut Side, t: &TypeUrl) -> DeltaDiscoveryRequest {
@@ -174,7 +198,11 @@ impl Variant for DeltaVariant {
                 vec![]
             },
             resource_names_subscribe: subscribe,
-            initial_resource_versions: side.held.clone(),
+            initial_resource_versions: side
+                .held
+                .iter()
+                .map(|(name, held)| (name.clone(), held.version.clone()))
+                .collect(),
             ..DeltaDiscoveryRequest::default()
         }
     }
@@ -239,7 +267,7 @@ impl Variant for SotwVariant {
         t: &TypeUrl,
         message: bytes::Bytes,
         how: u8,
-    ) -> (DiscoveryRequest, Vec<String>) {
+    ) -> Taken<DiscoveryRequest> {
         let response = DiscoveryResponse::decode(message).unwrap();
         let mut carried = BTreeMap::new();
         for r in &response.resources {
@@ -263,20 +291,24 @@ impl Variant for SotwVariant {
                 }
             }
         }
-        for (i, (name, version)) in carried.iter().enumerate() {
+        for (i, (name, content)) in carried.iter().enumerate() {
             if applies(how, i) && side.wants(name) {
-                side.held.insert(name.clone(), version.clone());
+                let held = Held {
+                    content: content.clone(),
+                    version: String::new(),
+                };
+                side.held.insert(name.clone(), held);
             }
         }
         side.nonce = response.nonce;
         let error_detail = (how & 1 == 0).then(|| error("no"));
-        (
-            DiscoveryRequest {
+        Taken {
+            answer: DiscoveryRequest {
                 error_detail,
                 ..Self::request(side, t)
             },
-            carried.into_keys().collect(),
-        )
+            carried: carried.into_iter().collect(),
+        }
     }
 
     fn reconnect(side: &mut Side, t: &TypeUrl) -> DiscoveryRequest {
@@ -308,7 +340,11 @@ struct Link<V: Variant> {
     sides: BTreeMap<TypeUrl, Side>,
     up: VecDeque<<V::Session as Protocol>::Request>,
     down: VecDeque<(TypeUrl, bytes::Bytes)>,
-    warming: BTreeSet<String>,
+    /// The clusters in use, with their contents: those whose endpoints came after them.
+    active: BTreeMap<String, String>,
+    /// Clusters, with their contents, that the client has refused to take. Nobody can tell whether endpoints that came along
+    /// were of any use if it takes them another time.
+    refused: BTreeSet<(String, String)>,
     /// A rejection is not answered, so that clusters may wait until something else happens.
     endpoints_rejected: bool,
 }
@@ -329,7 +365,8 @@ impl<V: Variant> Link<V> {
             sides: BTreeMap::new(),
             up: VecDeque::new(),
             down: VecDeque::new(),
-            warming: BTreeSet::new(),
+            active: BTreeMap::new(),
+            refused: BTreeSet::new(),
             endpoints_rejected: false,
         }
     }
@@ -388,29 +425,45 @@ impl<V: Variant> Link<V> {
             return;
         };
         let side = self.sides.entry(t.clone()).or_default();
-        let before = side.held.clone();
-        let (request, carried) = V::take(side, &t, message, how);
+        let Taken { answer, carried } = V::take(side, &t, message, how);
+        self.up.push_back(answer);
         if t == Cluster {
-            let changed = side
-                .held
-                .iter()
-                .filter(|(n, v)| before.get(*n) != Some(v))
-                .map(|(n, _)| n.clone());
-            self.warming.extend(changed);
+            let held = &side.held;
+            let is_refused = |(name, content): &(String, String)| {
+                held.get(name).is_none_or(|held| held.content != *content)
+            };
+            self.refused.extend(carried.into_iter().filter(is_refused));
         } else if t == Endpoints && how & 1 == 1 {
-            for name in &carried {
-                self.warming.remove(name);
+            let clusters = self.sides.get(&Cluster).map(|side| &side.held);
+            for (name, _) in carried {
+                if let Some(cluster) = clusters.and_then(|held| held.get(&name)) {
+                    self.active.insert(name, cluster.content.clone());
+                }
             }
         } else if t == Endpoints {
             self.endpoints_rejected = true;
         }
-        self.up.push_back(request);
+        self.forget();
+    }
+
+    /// Endpoints whose cluster is not there are of no use: they have to come once more if it does.
+    fn forget(&mut self) {
+        let held = self.sides.get(&Cluster).map(|side| &side.held);
+        let clusters: BTreeSet<String> = held.into_iter().flat_map(|h| h.keys().cloned()).collect();
+        self.active.retain(|name, _| clusters.contains(name));
+        let endpoints = self.sides.get_mut(&Endpoints);
+        for (name, held) in endpoints.into_iter().flat_map(|side| &mut side.held) {
+            if !clusters.contains(name) {
+                held.version.clear();
+            }
+        }
     }
 
     fn subscribe(&mut self, t: &TypeUrl, name: Option<&str>, add: bool) {
         let side = self.sides.entry(t.clone()).or_default();
         let request = V::subscribe(side, t, name, add);
         self.up.push_back(request);
+        self.forget();
     }
 
     fn reconnect(&mut self) {
@@ -418,13 +471,25 @@ impl<V: Variant> Link<V> {
         self.session = Self::session(self.streams);
         self.up.clear();
         self.down.clear();
-        self.warming.clear();
         for (t, side) in &mut self.sides {
             if side.started {
                 let request = V::reconnect(side, t);
                 self.up.push_back(request);
             }
         }
+    }
+
+    /// The stream breaks after so many responses of a push have come, by which a cluster changes.
+    fn break_off(&mut self, cluster: &str, content: u8, after: u8) {
+        self.deliver();
+        self.world.change(&Cluster, cluster, content);
+        for t in &TYPES {
+            self.push_paced(t);
+        }
+        for _ in 0..after {
+            self.client_reads(1);
+        }
+        self.reconnect();
     }
 
     fn act(&mut self, (kind, t, name, x): (u8, u8, u8, u8)) {
@@ -439,6 +504,7 @@ impl<V: Variant> Link<V> {
             12 | 13 => self.push_paced(&t),
             14 => self.withdraw(&t),
             _ if x % 8 == 0 => self.reconnect(),
+            _ if x % 8 < 3 => self.break_off(name, 2 + x / 8 % 2 * 2, x / 16 % 4),
             _ if self.started(&t) => self.up.push_back(V::nonsense(&t, x)),
             _ => {}
         }
@@ -487,7 +553,10 @@ impl<V: Variant> Link<V> {
                 .filter(|r| side.wants(&r.name))
                 .map(|r| (r.name.to_string(), r.version.to_string()))
                 .collect();
-            let mut held = side.held.clone();
+            let held = side.held.iter();
+            let mut held: BTreeMap<String, String> = held
+                .map(|(name, held)| (name.clone(), held.content.clone()))
+                .collect();
             if !deletes_by_name && !t.is_whole() {
                 held.retain(|n, _| wanted.contains_key(n));
             }
@@ -501,14 +570,17 @@ impl<V: Variant> Link<V> {
             (self.sides.get(&Endpoints), self.sides.get(&Cluster))
         {
             let view = self.world.view(&Endpoints);
-            let waiting = self.warming.iter().filter(|n| {
+            let waiting = clusters.held.iter().filter(|(n, cluster)| {
                 endpoints.started
                     && endpoints.wants(n)
                     && view.get(n).is_some()
-                    && clusters.held.contains_key(*n)
+                    && self.active.get(*n) != Some(&cluster.content)
+                    && !self
+                        .refused
+                        .contains(&((*n).clone(), cluster.content.clone()))
             });
             assert_eq!(
-                waiting.collect::<Vec<_>>(),
+                waiting.map(|(n, _)| n).collect::<Vec<_>>(),
                 Vec::<&String>::new(),
                 "clusters wait for their endpoints"
             );
