@@ -24,6 +24,7 @@ pub mod netns;
 pub mod process;
 pub mod proxy;
 pub mod relay;
+pub mod tls;
 pub mod tools;
 pub mod traffic;
 pub mod wait;

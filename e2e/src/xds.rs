@@ -138,6 +138,15 @@ pub async fn ask(
     channel: tonic::transport::Channel,
     question: DiscoveryRequest,
 ) -> Result<DiscoveryResponse, tonic::Status> {
+    ask_with(channel, question, None).await
+}
+
+/// The same, with the token of a service account.
+pub async fn ask_with(
+    channel: tonic::transport::Channel,
+    question: DiscoveryRequest,
+    token: Option<&str>,
+) -> Result<DiscoveryResponse, tonic::Status> {
     let failed = |what: &str| tonic::Status::unknown(what.to_owned());
     let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
     let ready = grpc.ready().await;
@@ -146,7 +155,12 @@ pub async fn ask(
     let sent = requests.send(question).await;
     sent.map_err(|_| failed("cannot send"))?;
     let codec = tonic_prost::ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
-    let received = Request::new(ReceiverStream::new(received));
+    let mut received = Request::new(ReceiverStream::new(received));
+    if let Some(token) = token {
+        let bearer = format!("Bearer {token}").parse();
+        let bearer = bearer.map_err(|_| failed("not a token"))?;
+        received.metadata_mut().insert("authorization", bearer);
+    }
     let path = PathAndQuery::from_static(METHOD);
     let answered = async {
         let call = grpc.streaming(received, path, codec).await?;

@@ -1,7 +1,7 @@
 //! What `pilotfish manifest` prints: a real API server takes it, and it gives the rights that are needed, and no others.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
@@ -12,9 +12,12 @@ use pilotfish_e2e::kube::client::KubeClient;
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::tls::Authority;
 use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::{case, tools, wait, xds};
+use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
 use serde_json::{Value, json};
+use tonic::Code;
 
 #[test]
 fn an_installation_has_the_rights_it_needs() {
@@ -61,7 +64,6 @@ fn run(
     flags: &[&str],
 ) -> Result<(ControlPlane, BTreeMap<String, String>)> {
     let mut all = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
-    all.extend(["--secure-grpc-addr", ""].map(str::to_owned));
     all.extend(flags.iter().map(|flag| (*flag).to_owned()));
     let options = Options {
         flags: all,
@@ -103,11 +105,11 @@ fn whole_cluster(workspace: &Workspace, server: &KubeServer, admin: &KubeClient)
         name: "istiod".to_owned(),
         token: server.token("istio-system", "istiod", &[])?,
     };
-    let (mut plane, states) = run(
-        workspace,
-        &server.kubeconfig(&user)?,
-        &["--revision", "default"],
-    )?;
+    let (authority, port) = (Authority::new()?, Net::Host.free_port()?);
+    let secure = authority.flags(&workspace.place("tls"), port)?;
+    let mut flags = vec!["--revision", "default"];
+    flags.extend(secure.iter().map(String::as_str));
+    let (mut plane, states) = run(workspace, &server.kubeconfig(&user)?, &flags)?;
     let (live, other): (Vec<_>, Vec<_>) = states.iter().partition(|(_, state)| *state == "live");
     eprintln!("live: {}, other: {other:?}", live.len());
     ensure!(
@@ -116,6 +118,8 @@ fn whole_cluster(workspace: &Workspace, server: &KubeServer, admin: &KubeClient)
     );
     ensure!(live.len() > 20, "{states:?}");
     ensure!(has(&plane, "shop")? && has(&plane, "bank")?);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    tokens(server, admin, &authority, address).context("tokens of service accounts")?;
     plane.stop()?;
 
     let client = server.client(&user)?;
@@ -136,6 +140,63 @@ fn whole_cluster(workspace: &Workspace, server: &KubeServer, admin: &KubeClient)
         client.create(path, &lease)?.status == 403,
         "a lease elsewhere"
     );
+    Ok(())
+}
+
+/// Whoever shows a token is who the API server says; with the rights of the installation, over TLS.
+fn tokens(
+    server: &KubeServer,
+    admin: &KubeClient,
+    authority: &Authority,
+    address: SocketAddr,
+) -> Result<()> {
+    admin
+        .apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: shop}}")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let ask = |token: Option<&str>, page: &str| -> Result<(Code, String)> {
+        let question = DiscoveryRequest {
+            type_url: "istio.io/debug".to_owned(),
+            resource_names: vec![page.to_owned()],
+            ..DiscoveryRequest::default()
+        };
+        let answer = runtime.block_on(async {
+            let channel = authority.channel(address, None).await?;
+            anyhow::Ok(xds::ask_with(channel, question, token).await)
+        })?;
+        Ok(match answer {
+            Ok(_) => (Code::Ok, String::new()),
+            Err(status) => (status.code(), status.message().to_owned()),
+        })
+    };
+    let ca = &["istio-ca"];
+    let own = server.token("istio-system", "istiod", ca)?;
+    let other = server.token("shop", "web", &["elsewhere", "istio-ca"])?;
+    let page = "config_dump?proxyID=none";
+    for (token, page, expected) in [
+        (&own, "registryz", Code::Ok),
+        (&own, "registryz", Code::Ok),
+        (&other, page, Code::Ok),
+        (&other, "registryz", Code::PermissionDenied),
+    ] {
+        let (code, said) = ask(Some(token), page)?;
+        ensure!(code == expected, "{page}: {code:?} {said}");
+    }
+    // Meant for the API server, or for somebody else; not a token; changed by somebody; none at all.
+    let changed = own.replacen('.', ".e", 1);
+    for wrong in [
+        Some(server.token("istio-system", "istiod", &[])?),
+        Some(server.token("istio-system", "istiod", &["elsewhere"])?),
+        Some("nonsense".to_owned()),
+        Some(String::new()),
+        Some(changed),
+        None,
+    ] {
+        let (code, said) = ask(wrong.as_deref(), "registryz")?;
+        ensure!(code == Code::Unauthenticated, "{wrong:?}: {code:?} {said}");
+        ensure!(said.contains("authentication"), "{said}");
+    }
     Ok(())
 }
 
@@ -161,6 +222,8 @@ fn some_namespaces(workspace: &Workspace, server: &KubeServer, admin: &KubeClien
         "lean",
         "--namespaces",
         "shop",
+        "--secure-grpc-addr",
+        "",
     ];
     let (mut plane, states) = run(workspace, &server.kubeconfig(&user)?, &flags)?;
     let forbidden = |(_, state): &(&String, &String)| !["live", "absent"].contains(&state.as_str());

@@ -3,16 +3,14 @@
 use std::fs;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use hyper_util::rt::TokioIo;
 use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::control::{ControlPlane, Options, Ports};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::tls::Authority;
 use pilotfish_e2e::{case, xds};
 use pilotfish_protos::envoy::admin::v3::ClustersConfigDump;
 use pilotfish_protos::envoy::config::cluster::v3::Cluster;
@@ -20,22 +18,14 @@ use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, Discover
 use pilotfish_protos::envoy::service::status::v3::client_config::GenericXdsConfig;
 use pilotfish_protos::envoy::service::status::v3::{ClientConfig, ConfigStatus};
 use prost::Message as _;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig as TlsConfig, RootCertStore};
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
                        spec: {clusterIP: 10.96.9.1, ports: [{name: http, port: 80}]}\n";
 
 type Answered = Result<DiscoveryResponse, Status>;
-type Authority = CertifiedIssuer<'static, KeyPair>;
 
 #[test]
 fn questions_of_this_host() {
@@ -138,16 +128,14 @@ fn questions_of_this_host() {
 #[test]
 fn questions_over_tls() {
     case::on_loopback(|workspace| {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let authority = Authority::new()?;
         let port = Net::Host.free_port()?;
         let plane = start(workspace, Some((&authority, port)))?;
         let proxies = [proxy(&plane, "shop")?, proxy(&plane, "bank")?];
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         block(async {
             let ask = async |namespace: Option<&str>, type_url: &str, name: &str| {
-                let channel = over_tls(address, &authority, namespace).await?;
+                let channel = authority.channel(address, namespace).await?;
                 let names: &[&str] = if name.is_empty() { &[] } else { &[name] };
                 anyhow::Ok(xds::ask(channel, question(type_url, names)).await)
             };
@@ -216,31 +204,8 @@ fn start(workspace: &Workspace, tls: Option<(&Authority, u16)>) -> Result<Contro
     let environment = &mut options.environment;
     environment.insert("POD_NAME".to_owned(), "replica-7".to_owned());
     if let Some((authority, port)) = tls {
-        let folder = workspace.place("tls");
-        fs::create_dir_all(&folder)?;
-        let write = |name: &str, text: &str| -> Result<PathBuf> {
-            let path = folder.join(name);
-            fs::write(&path, text)?;
-            Ok(path)
-        };
-        let (chain, key) = issue(authority, SanType::DnsName("localhost".try_into()?))?;
-        for (flag, value) in [
-            ("--secure-grpc-addr", format!("127.0.0.1:{port}")),
-            (
-                "--tls-cert-file",
-                write("chain.pem", &chain)?.display().to_string(),
-            ),
-            (
-                "--tls-key-file",
-                write("key.pem", &key)?.display().to_string(),
-            ),
-            (
-                "--ca-cert-file",
-                write("roots.pem", &authority.pem())?.display().to_string(),
-            ),
-        ] {
-            options.flags.extend([flag.to_owned(), value]);
-        }
+        let flags = authority.flags(&workspace.place("tls"), port)?;
+        options.flags.extend(flags);
     }
     let ports = Ports::free(&Net::Host)?;
     let address = Ipv4Addr::LOCALHOST;
@@ -257,48 +222,6 @@ fn start(workspace: &Workspace, tls: Option<(&Authority, u16)>) -> Result<Contro
 fn proxy(plane: &ControlPlane, namespace: &str) -> Result<xds::Connected> {
     let node = Proxy::sidecar(namespace, "client", "client", Ipv4Addr::new(10, 0, 0, 9)).node();
     xds::connect(plane.xds(), &node)
-}
-
-fn issue(by: &Authority, name: SanType) -> Result<(String, String)> {
-    let mut params = CertificateParams::default();
-    params.subject_alt_names = vec![name];
-    let key = KeyPair::generate()?;
-    Ok((params.signed_by(&key, by)?.pem(), key.serialize_pem()))
-}
-
-/// A channel of a workload of a namespace, or of nobody in particular.
-async fn over_tls(
-    address: SocketAddr,
-    authority: &Authority,
-    namespace: Option<&str>,
-) -> Result<Channel> {
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.der().clone())?;
-    let builder = TlsConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    let mut config = match namespace {
-        Some(namespace) => {
-            let uri = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
-            let (chain, key) = issue(authority, SanType::URI(uri.try_into()?))?;
-            let chain = CertificateDer::from_pem_slice(chain.as_bytes())?;
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
-            builder.with_client_auth_cert(vec![chain], key)?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let connector = TlsConnector::from(Arc::new(config));
-    let connect = tower::service_fn(move |_: Uri| {
-        let connector = connector.clone();
-        async move {
-            let stream = TcpStream::connect(address).await?;
-            let name = ServerName::try_from("localhost").map_err(std::io::Error::other)?;
-            Ok::<_, std::io::Error>(TokioIo::new(connector.connect(name, stream).await?))
-        }
-    });
-    let endpoint = Endpoint::from_static("http://localhost");
-    Ok(endpoint.connect_with_connector(connect).await?)
 }
 
 fn block<T>(future: impl Future<Output = Result<T>>) -> Result<T> {

@@ -57,6 +57,8 @@ Environment:
                                   in --namespace); 0: for ever
   PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS  What kubeconfigs in these Secrets may have that is refused otherwise,
                                   comma-separated: exec, tokenFile, clientKey, clientCertificate, gcp, azure, openstack
+  TOKEN_AUDIENCES=istio-ca        What tokens of service accounts, which clients show over TLS, must be meant for, one of
+                                  these, comma-separated; the API server of the cluster that is read says whose they are
   ENABLE_DEBUG_ON_HTTP=true       false: no /debug pages
   METRICS_LOCALHOST_ACCESS_ONLY=false  true: /metrics only for this host
   Other variables of istiod that shape what proxies are sent (PILOT_HTTP10, …) are read as istiod reads them.

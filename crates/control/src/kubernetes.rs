@@ -38,6 +38,8 @@ pub(crate) struct Kubernetes {
     /// Whether the networks do.
     pub(crate) networks: bool,
     pub(crate) timing: Timing,
+    /// What tokens that clients show must be meant for, one of these.
+    pub(crate) audiences: Vec<String>,
     /// How other clusters are read.
     pub(crate) others: Others,
     /// What is written back, if anything.

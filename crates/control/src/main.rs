@@ -31,6 +31,7 @@ mod scribe;
 mod serve;
 mod settings;
 mod tls;
+mod tokens;
 mod version;
 mod workloads;
 mod writer;

@@ -114,7 +114,7 @@ impl Plane {
             || !(account.is_empty() || *identity.service_account == *account)
         {
             return Err(tonic::Status::permission_denied(format!(
-                "the certificate is for service account {}/{}, the node says it is {}/{account}",
+                "the certificate or token is for service account {}/{}, the node says it is {}/{account}",
                 identity.namespace,
                 identity.service_account,
                 facts.namespace(),

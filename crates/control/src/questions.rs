@@ -2,7 +2,7 @@
 //!
 //! - In plain text, only this host asks, as on the HTTP ports.
 //! - Over TLS, a workload of the control plane's namespace sees everything, any other one what concerns proxies of its own
-//!   namespace. Who shows no certificate sees nothing.
+//!   namespace. Who shows neither a certificate nor a token sees nothing.
 
 mod dump;
 mod syncz;
@@ -137,7 +137,7 @@ fn visible(peer: &Peer, system: &str) -> Result<Visible, Status> {
     }
     if peer.extensions.get::<Encrypted>().is_some() {
         return Err(Status::unauthenticated(
-            "authentication required: show the client certificate of a workload",
+            "authentication required: show the client certificate of a workload, or the token of a service account",
         ));
     }
     if peer
@@ -147,8 +147,8 @@ fn visible(peer: &Peer, system: &str) -> Result<Visible, Status> {
         return Ok(Visible::Everything);
     }
     Err(Status::unauthenticated(
-        "authentication required: ask over TLS with the client certificate of a workload, or from this host \
-         (kubectl port-forward)",
+        "authentication required: ask over TLS with the client certificate of a workload or the token of a service \
+         account, or from this host (kubectl port-forward)",
     ))
 }
 

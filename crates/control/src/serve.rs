@@ -27,6 +27,7 @@ use crate::readiness::Readiness;
 use crate::scribe::{Desk, Judgement, Scribe};
 use crate::settings::{Push, Settings};
 use crate::tls::{self, Certificate};
+use crate::tokens::Tokens;
 use crate::version;
 use crate::workloads::Workloads;
 use crate::writer::{Input, Origin, Writer};
@@ -88,12 +89,14 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     vital.spawn(Writer::new(Arc::clone(&plane), &plan, started).run(received));
     start_sources(&settings, &inputs, &mut vital)?;
     let mut serving = JoinSet::new();
-    let (mut registry, leader) = (None, desk.clone());
+    let (mut registry, mut tokens, leader) = (None, None, desk.clone());
     if let (Some(cluster), Some(reading)) = (cluster, kubernetes) {
         let link = cluster
             .start(reading, register.clone(), &inputs, &mut vital)
             .await?;
         registry = Some(link.clone());
+        let (audiences, own) = (cluster.audiences.clone(), &cluster.others.own);
+        tokens = Some(Arc::new(Tokens::new(link.clone(), audiences, own)));
         if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {
             let scribe = Scribe {
                 link,
@@ -120,7 +123,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     if let Some(interval) = settings.audit_interval {
         vital.spawn(audit::run(Arc::clone(&plane), interval));
     }
-    ports.serve(&server, &pages, settings.push, &stop, &mut serving);
+    ports.serve(&server, &pages, tokens, settings.push, &stop, &mut serving);
     drop((inputs, pages));
 
     let ended = tokio::select! {
@@ -233,6 +236,7 @@ impl Ports {
         self,
         server: &Server<Plane>,
         pages: &Pages,
+        tokens: Option<Arc<Tokens>>,
         push: Push,
         stop: &Stop,
         serving: &mut JoinSet<Result<()>>,
@@ -247,7 +251,7 @@ impl Ports {
         if let Some((listener, certificate)) = self.secure {
             let (server, told) = (server.clone(), stop.told());
             serving.spawn(async move {
-                tls::serve(server, listener, certificate, push, told).await;
+                tls::serve(server, listener, certificate, tokens, push, told).await;
                 Ok(())
             });
         }

@@ -42,6 +42,7 @@ const VARIABLES: &[&str] = &[
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
     "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
     "PILOT_REMOTE_CLUSTER_TIMEOUT",
+    "TOKEN_AUDIENCES",
 ];
 
 /// What a server is to do.
@@ -246,6 +247,7 @@ impl Settings {
             mesh: mesh_config.is_none(),
             networks: mesh_networks.is_none(),
             timing,
+            audiences: audiences(env),
             writing,
         });
         let guard = guard(args.loss_guard, args.loss_guard_time, env)?;
@@ -356,6 +358,13 @@ fn enrolment(
         pod: env.text("POD_NAME").map(str::to_owned),
         host: host.unwrap_or("pilotfish").to_owned(),
     })
+}
+
+/// What tokens of service accounts must be meant for.
+fn audiences(env: &Environment) -> Vec<String> {
+    let all = env.text("TOKEN_AUDIENCES").unwrap_or("istio-ca").split(',');
+    let all = all.map(str::trim).filter(|name| !name.is_empty());
+    all.map(str::to_owned).collect()
 }
 
 /// How other clusters are read.

@@ -1,13 +1,15 @@
 //! xDS over TLS, with a certificate from files. Renewed files are taken up without a restart.
 //!
 //! A client may show a certificate of its own. If the authority it comes from is trusted (`--ca-cert-file`), the
-//! SPIFFE name in it is the client's identity; a client without one is served, but no secrets.
+//! SPIFFE name in it is the client's identity. Without one, and where a cluster is read, it may show the token of a service
+//! account. A client that shows neither is served, but no secrets.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use axum::http::header::AUTHORIZATION;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use pilotfish_xds::{PeerAddress, Server};
@@ -26,6 +28,7 @@ use tower::ServiceExt as _;
 use crate::identity::Identity;
 use crate::plane::Plane;
 use crate::settings::{Push, Secure};
+use crate::tokens::Tokens;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -148,6 +151,7 @@ pub(crate) async fn serve(
     server: Server<Plane>,
     listener: TcpListener,
     mut certificate: Certificate,
+    tokens: Option<Arc<Tokens>>,
     limits: Push,
     stop: impl Future<Output = ()>,
 ) {
@@ -159,7 +163,9 @@ pub(crate) async fn serve(
             () = &mut stop => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(server.clone(), stream, certificate.current(), limits, told.clone()));
+                    let (server, acceptor) = (server.clone(), certificate.current());
+                    let (tokens, told) = (tokens.clone(), told.clone());
+                    connections.spawn(connection(server, stream, acceptor, tokens, limits, told));
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: do not spin.
@@ -180,6 +186,7 @@ async fn connection(
     server: Server<Plane>,
     stream: TcpStream,
     acceptor: TlsAcceptor,
+    tokens: Option<Arc<Tokens>>,
     limits: Push,
     mut told: watch::Receiver<bool>,
 ) {
@@ -200,16 +207,32 @@ async fn connection(
     };
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(|chain| Identity::of_certificate(chain.first()?));
-    let service = server.service().map_request(
+    let service = tower::service_fn(
         move |mut request: axum::http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(Encrypted);
-            if let Some(identity) = &identity {
-                request.extensions_mut().insert(identity.clone());
+            let service = server.service();
+            let (identity, tokens) = (identity.clone(), tokens.clone());
+            async move {
+                let identity = match (identity, tokens) {
+                    (None, Some(tokens)) => match tokens.identify(request.headers()).await {
+                        Ok(identity) => identity,
+                        Err(status) => {
+                            tracing::info!(target: "ads", peer = address.map(tracing::field::display), "{}", status.message());
+                            return Ok(status.into_http());
+                        }
+                    },
+                    (identity, _) => identity,
+                };
+                // The stream may last for long; the token is of no use to it.
+                request.headers_mut().remove(AUTHORIZATION);
+                request.extensions_mut().insert(Encrypted);
+                if let Some(identity) = identity {
+                    request.extensions_mut().insert(identity);
+                }
+                if let Some(address) = address {
+                    request.extensions_mut().insert(PeerAddress(address));
+                }
+                service.oneshot(request).await
             }
-            if let Some(address) = address {
-                request.extensions_mut().insert(PeerAddress(address));
-            }
-            request
         },
     );
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -329,6 +352,7 @@ mod tests {
             server,
             listener,
             certificate,
+            None,
             limits,
             std::future::pending(),
         ));

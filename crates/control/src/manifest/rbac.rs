@@ -103,6 +103,12 @@ fn writing() -> Vec<Right> {
     pilotfish_writers::RULES.iter().map(right).collect()
 }
 
+/// Asking whose tokens are, which clients show over TLS.
+fn reviewing() -> Right {
+    let group = "authentication.k8s.io";
+    Right::new(Scope::Cluster, group, "tokenreviews", &["create"])
+}
+
 /// The webhooks are told which authority their server's certificate comes from.
 fn of_webhooks(options: &Options) -> Vec<Right> {
     const ADMISSION: &str = "admissionregistration.k8s.io";
@@ -123,6 +129,9 @@ fn of_webhooks(options: &Options) -> Vec<Right> {
 pub(super) fn objects(options: &Options) -> Vec<Value> {
     let mut rights = reading();
     rights.extend(writing());
+    if options.tls_secret.is_some() {
+        rights.push(reviewing());
+    }
     if options.webhooks {
         rights.extend(of_webhooks(options));
     }
@@ -291,6 +300,17 @@ mod tests {
         let some = granted(&["--namespaced", "shop"]);
         for (namespace, group, resource, verb) in some.difference(&reads(&some)) {
             assert!(namespace != "*", "{namespace} {group} {resource} {verb}");
+        }
+    }
+
+    #[test]
+    fn tokens_may_be_reviewed_where_they_are_shown() {
+        for some in [&[][..], &["--namespaced", "shop"]] {
+            let with = [some, &["--tls-secret", "istiod-tls"]].concat();
+            let (with, without) = (granted(&with), granted(some));
+            let more: Vec<&Grant> = with.difference(&without).collect();
+            let right = ["*", "authentication.k8s.io", "tokenreviews", "create"];
+            assert_eq!(more, [&right.map(str::to_owned).into()]);
         }
     }
 
