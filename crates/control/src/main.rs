@@ -42,7 +42,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -50,6 +50,12 @@ use crate::cli::{AnalyzeArgs, Command, ServeArgs};
 use crate::environment::Environment;
 use crate::logging::Logging;
 use crate::settings::Settings;
+
+/// Threads beside the workers, for what computes or blocks. A stream that computes hands its worker on to one of them; when
+/// many proxies connect, each of these leaves behind a stack and a cache of the allocator, so that more are not better.
+const SPARE_THREADS: usize = 16;
+/// How long such a thread waits for work before it gives back what it holds, as the allocator does with free memory.
+const UNUSED_THREAD_STAYS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -90,6 +96,8 @@ fn serve(args: ServeArgs, started: Instant) -> Result<()> {
     let settings = Settings::resolve(args, &Environment::of_process(), cores)?;
     let logging = Logging::start(&settings.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .max_blocking_threads(SPARE_THREADS)
+        .thread_keep_alive(UNUSED_THREAD_STAYS)
         .enable_all()
         .build()
         .context("cannot start")?;
