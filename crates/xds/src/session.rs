@@ -145,7 +145,8 @@ impl Default for SessionConfig {
 pub struct Watches {
     config: SessionConfig,
     nonces: Nonces,
-    types: BTreeMap<TypeUrl, Watch>,
+    /// Boxed: a node of the map has room for eleven, and most streams watch five types.
+    types: BTreeMap<TypeUrl, Box<Watch>>,
 }
 
 impl Watches {
@@ -159,16 +160,17 @@ impl Watches {
 
     /// The watch of a type.
     pub fn get(&self, type_url: &TypeUrl) -> Option<&Watch> {
-        self.types.get(type_url)
+        self.types.get(type_url).map(|watch| &**watch)
     }
 
     /// All, in push order.
     pub fn iter(&self) -> impl Iterator<Item = (&TypeUrl, &Watch)> {
-        self.types.iter()
+        let all = self.types.iter();
+        all.map(|(type_url, watch)| (type_url, &**watch))
     }
 
     pub(crate) fn get_mut(&mut self, type_url: &TypeUrl) -> Option<&mut Watch> {
-        self.types.get_mut(type_url)
+        self.types.get_mut(type_url).map(|watch| &mut **watch)
     }
 
     /// The type of a request.
@@ -221,7 +223,7 @@ impl Watches {
 
     /// Starts a watch.
     pub(crate) fn start(&mut self, type_url: &TypeUrl, watch: Watch) {
-        self.types.insert(type_url.clone(), watch);
+        self.types.insert(type_url.clone(), Box::new(watch));
     }
 
     /// What is shared with other streams.
