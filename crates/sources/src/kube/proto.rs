@@ -135,6 +135,7 @@ macro_rules! message {
     ($name:ident { $($(#[$attribute:meta])* $field:ident: $type:ty = [$($prost:tt)+],)* }) => {
         #[derive(Clone, PartialEq, Message, Serialize)]
         #[serde(rename_all = "camelCase")]
+        #[allow(clippy::struct_field_names, reason = "the names are those of the API")]
         struct $name {
             $(
                 #[prost($($prost)+)]
