@@ -54,7 +54,7 @@ use crate::settings::Settings;
 /// Threads beside the workers, for what computes or blocks. A stream that computes hands its worker on to one of them; when
 /// many proxies connect, each of these leaves behind a stack and a cache of the allocator, so that more are not better.
 const SPARE_THREADS: usize = 16;
-/// How long such a thread waits for work before it gives back what it holds, as the allocator does with free memory.
+/// How long such a thread waits for work before it ends and gives back what it holds.
 const UNUSED_THREAD_STAYS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
