@@ -1,6 +1,7 @@
 //! Who is named by whom: what an object can be found by, so that a change finds what it feeds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use pilotfish_config::core::{EndpointSlice, Pod, PodPhase, Service as KubeService};
@@ -8,7 +9,7 @@ use pilotfish_config::networking::{ServiceEntry, WorkloadEntry};
 use pilotfish_config::{Object, ObjectKey, Spec};
 use smallvec::{SmallVec, smallvec};
 
-use crate::{Labels, ServiceId, Settings, Text};
+use crate::{Labels, ServiceEndpoints, ServiceId, Settings, Text};
 
 /// Label of an EndpointSlice that names its service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -256,12 +257,22 @@ fn names(object: &Object, settings: &Settings) -> BTreeSet<Name> {
     names
 }
 
+/// The addresses of the endpoints of a service.
+fn addresses_of(id: &ServiceId, endpoints: Option<&ServiceEndpoints>) -> BTreeSet<Ref> {
+    let all = endpoints.into_iter().flat_map(|e| e.by_port.values());
+    all.flatten()
+        .flat_map(|endpoint| &endpoint.addresses)
+        .map(|address| Ref::Address(id.namespace.clone(), address.clone()))
+        .collect()
+}
+
 /// Finds objects by name, and services by what their endpoints refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     named: Multi<Name, ObjectKey>,
     referring: Multi<Ref, ServiceId>,
-    refers: OrdMap<ServiceId, std::sync::Arc<BTreeSet<Ref>>>,
+    /// What a service refers to beside the addresses of its endpoints, sorted.
+    others: OrdMap<ServiceId, Arc<[Ref]>>,
 }
 
 impl Index {
@@ -283,19 +294,29 @@ impl Index {
         }
     }
 
-    /// Replaces what the endpoints of a service refer to.
-    pub(crate) fn refer(&mut self, id: &ServiceId, new: BTreeSet<Ref>) {
-        let old = self.refers.get(id).cloned().unwrap_or_default();
+    /// Replaces what a service refers to: the addresses of its endpoints, before and after, and some more.
+    pub(crate) fn refer(
+        &mut self,
+        id: &ServiceId,
+        endpoints: (Option<&ServiceEndpoints>, Option<&ServiceEndpoints>),
+        others: &BTreeSet<Ref>,
+    ) {
+        let mut old = addresses_of(id, endpoints.0);
+        let known = self.others.get(id);
+        old.extend(known.into_iter().flat_map(|refs| refs.iter().cloned()));
+        let mut new = addresses_of(id, endpoints.1);
+        new.extend(others.iter().cloned());
         for reference in old.difference(&new) {
             self.referring.remove(reference, id);
         }
         for reference in new.difference(&old) {
             self.referring.insert(reference.clone(), id.clone());
         }
-        if new.is_empty() {
-            self.refers.remove(id);
-        } else if *old != new {
-            self.refers.insert(id.clone(), std::sync::Arc::new(new));
+        if others.is_empty() {
+            self.others.remove(id);
+        } else if !known.is_some_and(|known| known.iter().eq(others)) {
+            let others = others.iter().cloned().collect();
+            self.others.insert(id.clone(), others);
         }
     }
 

@@ -25,7 +25,8 @@ pub(crate) struct Population {
     pub(crate) endpoints: ServiceEndpoints,
     /// The identities they run as and those that users say they have, sorted.
     pub(crate) identities: Vec<Text>,
-    /// What was looked up on the way.
+    /// What was looked up on the way beside the addresses of the endpoints: pods by name, and addresses that serve no port of
+    /// the service but count as its identities.
     pub(crate) refs: BTreeSet<Ref>,
 }
 
@@ -145,11 +146,6 @@ impl View<'_> {
                 }
             }
         }
-        let namespace = &service.id.namespace;
-        let addresses = found.iter().flat_map(|f| &f.endpoint.addresses);
-        population
-            .refs
-            .extend(addresses.map(|a| Ref::Address(namespace.clone(), a.clone())));
         let mut identities: BTreeSet<Text> = service.subject_alt_names.iter().cloned().collect();
         let mut last: Option<Arc<Endpoint>> = None;
         for Found { port, mut endpoint } in found {
@@ -168,6 +164,11 @@ impl View<'_> {
                 let endpoint = Arc::new(endpoint);
                 last = Some(Arc::clone(&endpoint));
                 endpoints.or_default().push(endpoint);
+            } else {
+                let namespace = &service.id.namespace;
+                let addresses = endpoint.addresses.into_iter();
+                let refs = addresses.map(|a| Ref::Address(namespace.clone(), a));
+                population.refs.extend(refs);
             }
         }
         population.identities = self.with_aliases(identities);

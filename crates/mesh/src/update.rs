@@ -353,7 +353,9 @@ impl<'a> Step<'a> {
             if put(&mut self.next.identities, &id, identities) {
                 self.facts.insert(Fact::Identities(id.clone()));
             }
-            self.next.index.refer(&id, population.refs);
+            let (before, after) = (self.old.endpoints.get(&id), self.next.endpoints.get(&id));
+            let both = (before.map(|e| &**e), after.map(|e| &**e));
+            self.next.index.refer(&id, both, &population.refs);
             if service_changed || endpoints {
                 let (old, new) = (self.old.endpoints.get(&id), self.next.endpoints.get(&id));
                 let (old, new) = (reached(old), reached(new));
