@@ -51,10 +51,8 @@ use crate::environment::Environment;
 use crate::logging::Logging;
 use crate::settings::Settings;
 
-/// Threads beside the workers, for what computes or blocks. A stream that computes hands its worker on to one of them; when
-/// many proxies connect, each of these leaves behind a stack and a cache of the allocator, so that more are not better.
-const SPARE_THREADS: usize = 16;
-/// How long such a thread waits for work before it ends and gives back what it holds.
+/// How long a thread beside the workers waits for work before it ends. A stream that computes hands its worker on to one of
+/// them; when many proxies connect, each leaves behind a stack and a cache of the allocator.
 const UNUSED_THREAD_STAYS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -96,7 +94,6 @@ fn serve(args: ServeArgs, started: Instant) -> Result<()> {
     let settings = Settings::resolve(args, &Environment::of_process(), cores)?;
     let logging = Logging::start(&settings.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .max_blocking_threads(SPARE_THREADS)
         .thread_keep_alive(UNUSED_THREAD_STAYS)
         .enable_all()
         .build()
