@@ -46,12 +46,14 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
+/// By namespace first: what changes together is side by side. Keys without one, among them all tables, come before others.
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.0, &other.0) {
             Ordering::Equal
         } else {
-            (**self).cmp(other)
+            let namespaces = self.namespace().cmp(other.namespace());
+            namespaces.then_with(|| (**self).cmp(other))
         }
     }
 }

@@ -56,6 +56,19 @@ pub(crate) enum PieceKey {
     Host(TableKey, HostKey),
 }
 
+impl PieceKey {
+    /// The namespace of what it is about; empty if that has none.
+    pub(crate) fn namespace(&self) -> &str {
+        match self {
+            Self::Service(id) | Self::Host(_, HostKey::Service(id) | HostKey::Port(id, _)) => {
+                &id.namespace
+            }
+            Self::Host(_, HostKey::Written(namespace, ..)) => namespace,
+            _ => "",
+        }
+    }
+}
+
 /// An encoded virtual host.
 #[derive(Debug)]
 pub(crate) struct HostBytes {

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use imbl::GenericHashMap;
-use imbl::shared_ptr::DefaultSharedPtr;
+use imbl::OrdMap;
 use pilotfish_config::Diagnostic;
 use pilotfish_lower::Client;
 use pilotfish_lower::route::{self, TableKey};
 use pilotfish_mesh::{Reader, Text, World};
 use pilotfish_xds::{Resource, ResourceSet};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::engine::Cost;
 use crate::key::Key;
@@ -24,8 +23,9 @@ use crate::section::{HostBytes, Interners, PieceKey, Section};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sheet {
     generation: u64,
-    /// Scopes that started from one another share what neither has changed since.
-    pieces: Pieces,
+    /// Scopes that started from one another share what neither has changed since: nearly all, as what a scope has to
+    /// itself is mostly of its own namespace, and keys of a namespace are side by side.
+    pieces: OrdMap<Key, Arc<Piece>>,
     set: ResourceSet,
     tables: FxHashMap<TableKey, Spliced>,
     /// Resources of pieces that are stamped for this scope.
@@ -33,8 +33,6 @@ pub(crate) struct Sheet {
     /// Resources that came, went or changed in the last refresh.
     changed: usize,
 }
-
-type Pieces = GenericHashMap<Key, Arc<Piece>, FxBuildHasher, DefaultSharedPtr>;
 
 /// A table as it was last put together.
 #[derive(Clone, Debug)]

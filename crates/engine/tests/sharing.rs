@@ -230,7 +230,7 @@ proptest! {
                     continue;
                 }
                 for l in left {
-                    let equal = right.iter().find(|r| r.name == l.name && r.any == l.any && r.sources == l.sources);
+                    let equal = right.iter().find(|r| r.name == l.name && r.any() == l.any() && r.sources == l.sources);
                     prop_assert!(equal.is_none_or(|r| Arc::ptr_eq(l, r)), "{a} and {b}: {kind} {}", l.name);
                 }
             }

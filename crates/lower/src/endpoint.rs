@@ -1,7 +1,5 @@
 //! Endpoints of one destination as a client sees them.
 
-use std::sync::Arc;
-
 use pilotfish_config::networking::{ClientTlsMode, Subset, TrafficPolicy};
 use pilotfish_ir::endpoint::{Address, EndpointGroup, Health};
 use pilotfish_ir::{ClusterName, EndpointSet, endpoint as ir};
@@ -90,7 +88,7 @@ fn set(
 
 #[derive(Clone)]
 struct Candidate {
-    facts: Arc<Endpoint>,
+    facts: Endpoint,
     built: ir::Endpoint,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pilotfish_config::networking::{Gateway, ServerTlsMode};
 use pilotfish_ir::endpoint::{self as ir, Address, Health};
-use pilotfish_mesh::{Endpoint, EndpointHealth, Labels, Locality, NetworkGateway, Reader};
+use pilotfish_mesh::{Backend, Endpoint, EndpointHealth, Labels, Locality, NetworkGateway, Reader};
 
 use crate::virtual_service::selects;
 use crate::{Client, EndpointScope, Families, ProxyKind, Text};
@@ -43,7 +43,7 @@ impl<'a> Networks<'a> {
     }
 
     /// The same for a list that a proxy resolves itself: without endpoints behind gateways there is nothing to share.
-    pub(crate) fn of_names(mut self, endpoints: &[Arc<Endpoint>]) -> Self {
+    pub(crate) fn of_names(mut self, endpoints: &[Endpoint]) -> Self {
         if !endpoints
             .iter()
             .any(|e| matches!(self.way(e), Way::Through(_)))
@@ -120,7 +120,7 @@ pub(crate) fn share<'a>(shares: &mut Shares<'a>, gateways: &[&'a NetworkGateway]
 }
 
 /// A gateway as an endpoint, with what failover may ask about it.
-pub(crate) fn endpoint(gateway: &NetworkGateway, weight: u32) -> (Arc<Endpoint>, ir::Endpoint) {
+pub(crate) fn endpoint(gateway: &NetworkGateway, weight: u32) -> (Endpoint, ir::Endpoint) {
     let mut labels = Labels::new();
     for (key, value) in [
         ("topology.istio.io/cluster", &gateway.cluster),
@@ -130,9 +130,8 @@ pub(crate) fn endpoint(gateway: &NetworkGateway, weight: u32) -> (Arc<Endpoint>,
             labels.insert(Text::from(key), value.clone());
         }
     }
-    let facts = Endpoint {
+    let backend = Backend {
         addresses: vec![gateway.address.clone()],
-        port: gateway.port,
         health: EndpointHealth::Unknown,
         locality: Locality::default(),
         network: gateway.network.clone(),
@@ -156,7 +155,7 @@ pub(crate) fn endpoint(gateway: &NetworkGateway, weight: u32) -> (Arc<Endpoint>,
         workload: Text::from(format!(";;;;{}", gateway.cluster)),
         hostname: Text::default(),
     };
-    (Arc::new(facts), built)
+    (Endpoint::new(Arc::new(backend), gateway.port), built)
 }
 
 /// Whether a proxy passes connections of other networks on by their server name.

@@ -1,6 +1,7 @@
 //! Endpoints of services.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::{Labels, Text};
@@ -52,14 +53,36 @@ pub enum EndpointHealth {
     Terminating,
 }
 
-/// One endpoint of one port of a service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// One endpoint of one port of a service: who it is, and where it listens for that port.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// Who it is, kept once for all ports.
+    backend: Arc<Backend>,
+    /// Port it listens on; 0 for Unix sockets.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// A backend that serves on a port.
+    pub fn new(backend: Arc<Backend>, port: u16) -> Self {
+        Self { backend, port }
+    }
+}
+
+impl Deref for Endpoint {
+    type Target = Backend;
+
+    fn deref(&self) -> &Backend {
+        &self.backend
+    }
+}
+
+/// A workload behind a service, whichever of its ports is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
     /// Addresses (IP, host name or `unix://path`), the main one first. None: it is reached through the gateway of its
     /// network only.
     pub addresses: Vec<Text>,
-    /// Port it listens on; 0 for Unix sockets.
-    pub port: u16,
     /// Health.
     pub health: EndpointHealth,
     /// Place.
@@ -88,9 +111,9 @@ pub struct Endpoint {
     pub identity: Text,
 }
 
-impl Endpoint {
-    /// Keeps what another has as well only once: endpoints of a service differ in little but their address.
-    pub(crate) fn share(&mut self, other: &Self) {
+impl Backend {
+    /// Keeps what another has as well only once.
+    fn share(&mut self, other: &Self) {
         fn one<T: PartialEq + Clone>(mine: &mut T, other: &T) {
             if mine == other {
                 mine.clone_from(other);
@@ -106,9 +129,23 @@ impl Endpoint {
     }
 }
 
-/// Canonical name and revision of the workload behind an endpoint, for telemetry.
-pub fn canonical(endpoint: &Endpoint) -> (Text, Text) {
-    canonical_of(&endpoint.labels, &endpoint.workload)
+/// Backends of a service one after the other. They differ in little but their address: what is the same as in the one
+/// before is kept once.
+#[derive(Debug, Default)]
+pub(crate) struct Alike(Option<Arc<Backend>>);
+
+impl Alike {
+    pub(crate) fn next(&mut self, mut backend: Backend) -> Arc<Backend> {
+        if let Some(last) = &self.0 {
+            backend.share(last);
+        }
+        self.0.insert(Arc::new(backend)).clone()
+    }
+}
+
+/// Canonical name and revision of a workload, for telemetry.
+pub fn canonical(backend: &Backend) -> (Text, Text) {
+    canonical_of(&backend.labels, &backend.workload)
 }
 
 /// Canonical name and revision by labels. The name is the first of the labels `service.istio.io/canonical-name`,
@@ -136,5 +173,5 @@ pub fn canonical_of(labels: &Labels, name: &Text) -> (Text, Text) {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceEndpoints {
     /// Port name to endpoints in canonical order.
-    pub by_port: BTreeMap<Text, Vec<Arc<Endpoint>>>,
+    pub by_port: BTreeMap<Text, Vec<Endpoint>>,
 }

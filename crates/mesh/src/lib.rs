@@ -30,7 +30,7 @@ mod view;
 pub mod workload;
 pub mod world;
 
-pub use endpoint::{Endpoint, EndpointHealth, Locality, ServiceEndpoints, canonical};
+pub use endpoint::{Backend, Endpoint, EndpointHealth, Locality, ServiceEndpoints, canonical};
 pub use fact::Fact;
 pub use network::NetworkGateway;
 pub use protocol::Protocol;

@@ -9,11 +9,12 @@ use pilotfish_config::networking::{ServiceEntry, ServicePort, WorkloadEntry};
 use pilotfish_config::{ClusterId, Kind, Object};
 
 use crate::declare::{entry_addresses, port_number};
+use crate::endpoint::Alike;
 use crate::index::{self, Ref};
 use crate::view::{self, TLS_MODE, View};
 use crate::{
-    Endpoint, EndpointHealth, Labels, Locality, Registry, Resolution, Service, ServiceEndpoints,
-    Text,
+    Backend, Endpoint, EndpointHealth, Labels, Locality, Registry, Resolution, Service,
+    ServiceEndpoints, Text,
 };
 
 const UNIX: &str = "unix://";
@@ -49,7 +50,7 @@ const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 
 /// A workload that may serve any port.
 struct Candidate {
-    endpoint: Endpoint,
+    backend: Backend,
     ports: BTreeMap<Text, u16>,
     /// Kubernetes services cannot use it: its address is a name or a path.
     by_name: bool,
@@ -58,7 +59,7 @@ struct Candidate {
 impl Candidate {
     /// Nothing says where it is.
     fn unusable(&self) -> bool {
-        self.endpoint.addresses.is_empty() && self.endpoint.network.is_empty()
+        self.backend.addresses.is_empty() && self.backend.network.is_empty()
     }
 }
 
@@ -147,11 +148,7 @@ impl View<'_> {
             }
         }
         let mut identities: BTreeSet<Text> = service.subject_alt_names.iter().cloned().collect();
-        let mut last: Option<Arc<Endpoint>> = None;
-        for Found { port, mut endpoint } in found {
-            if let Some(last) = &last {
-                endpoint.share(last);
-            }
+        for Found { port, endpoint } in found {
             if !endpoint.identity.is_empty() {
                 identities.insert(endpoint.identity.clone());
             }
@@ -161,13 +158,11 @@ impl View<'_> {
             };
             if let Some(port) = port {
                 let endpoints = population.endpoints.by_port.entry(port.name.clone());
-                let endpoint = Arc::new(endpoint);
-                last = Some(Arc::clone(&endpoint));
                 endpoints.or_default().push(endpoint);
             } else {
                 let namespace = &service.id.namespace;
-                let addresses = endpoint.addresses.into_iter();
-                let refs = addresses.map(|a| Ref::Address(namespace.clone(), a));
+                let addresses = endpoint.addresses.iter();
+                let refs = addresses.map(|a| Ref::Address(namespace.clone(), a.clone()));
                 population.refs.extend(refs);
             }
         }
@@ -220,13 +215,12 @@ impl View<'_> {
             None => !account.is_empty(),
         };
         Candidate {
-            endpoint: Endpoint {
+            backend: Backend {
                 addresses: Some(address)
                     .filter(|a| !a.is_empty())
                     .map(Text::from)
                     .into_iter()
                     .collect(),
-                port: 0,
                 health: EndpointHealth::Unknown,
                 labels: view::augment(labels, cluster, &locality, &Text::default(), &network),
                 locality,
@@ -283,15 +277,13 @@ impl View<'_> {
     ) -> Option<(Arc<Labels>, Locality, BTreeMap<Text, u16>)> {
         let candidate = if let Some(pod) = object.get::<Pod>() {
             let address = pod.ips().next().unwrap_or_default();
-            let endpoint = self.pod_endpoint(object, pod, address);
-            return Some((endpoint.labels, endpoint.locality, BTreeMap::new()));
+            let backend = self.pod_backend(object, pod, address);
+            return Some((backend.labels, backend.locality, BTreeMap::new()));
         } else {
             self.entry_candidate(object, object.get::<WorkloadEntry>()?)
         };
-        let Candidate {
-            endpoint, ports, ..
-        } = candidate;
-        Some((endpoint.labels, endpoint.locality, ports))
+        let Candidate { backend, ports, .. } = candidate;
+        Some((backend.labels, backend.locality, ports))
     }
 
     fn of_selected_entries(
@@ -312,6 +304,7 @@ impl View<'_> {
             return;
         }
         let namespace = &object.key.namespace;
+        let mut alike = Alike::default();
         for object in self.selected(namespace, &spec.selector, &[Kind::WorkloadEntry]) {
             let Some(entry) = object.get::<WorkloadEntry>() else {
                 continue;
@@ -320,20 +313,18 @@ impl View<'_> {
             if !self.is_healthy(object)
                 || candidate.unusable()
                 || candidate.by_name
-                || !index::selects(&spec.selector, &candidate.endpoint.labels)
+                || !index::selects(&spec.selector, &candidate.backend.labels)
             {
                 continue;
             }
+            let backend = alike.next(candidate.backend);
             for port in &spec.ports {
                 let Some(target) = entry_target(port, &candidate.ports) else {
                     continue;
                 };
                 found.push(Found {
                     port: PortKey::Name(Text::from(port.name.as_str())),
-                    endpoint: Endpoint {
-                        port: target,
-                        ..candidate.endpoint.clone()
-                    },
+                    endpoint: Endpoint::new(backend.clone(), target),
                 });
             }
         }
@@ -350,13 +341,15 @@ impl View<'_> {
         use pilotfish_config::networking::Resolution as Wanted;
         let dns = matches!(entry.resolution, Wanted::Dns | Wanted::DnsRoundRobin);
         let one_per_port = entry.resolution == Wanted::DnsRoundRobin;
-        let candidates = self.candidates(object, entry, service, dns);
+        let candidates = self.candidates(object, entry, service, dns).into_iter();
+        let mut alike = Alike::default();
+        let usable = candidates.filter(|candidate| !candidate.unusable());
+        let usable: Vec<(Arc<Backend>, BTreeMap<Text, u16>)> = usable
+            .map(|candidate| (alike.next(candidate.backend), candidate.ports))
+            .collect();
         // Each address of a ServiceEntry counts as a service of its own, with all the endpoints.
         let times = entry_addresses(entry).len().max(1);
-        for candidate in std::iter::repeat_n(&candidates, times).flatten() {
-            if candidate.unusable() {
-                continue;
-            }
+        for (backend, ports) in std::iter::repeat_n(&usable, times).flatten() {
             for port in &entry.ports {
                 let Some(number) = port_number(port.number) else {
                     continue;
@@ -366,7 +359,7 @@ impl View<'_> {
                 }
                 found.push(Found {
                     port: PortKey::Number(number),
-                    endpoint: serving(candidate, port, number),
+                    endpoint: serving(backend, ports, port, number),
                 });
             }
         }
@@ -393,7 +386,7 @@ impl View<'_> {
                 ..WorkloadEntry::default()
             };
             let mut candidate = self.candidate(&own, &Labels::new(), namespace, name.clone());
-            candidate.endpoint.labels = Arc::default();
+            candidate.backend.labels = Arc::default();
             return vec![candidate];
         }
         let inline = entry.endpoints.iter().enumerate().map(|(i, endpoint)| {
@@ -427,19 +420,19 @@ impl View<'_> {
                 self.entry_candidate(object, entry)
             } else if let Some(pod) = object.get::<Pod>().filter(|pod| view::in_service(pod)) {
                 let mut ips = pod.ips();
-                let mut endpoint = self.pod_endpoint(object, pod, ips.next().unwrap_or_default());
+                let mut backend = self.pod_backend(object, pod, ips.next().unwrap_or_default());
                 if self.settings.dual_stack {
-                    endpoint.addresses.extend(ips.map(Text::from));
+                    backend.addresses.extend(ips.map(Text::from));
                 }
                 Candidate {
-                    endpoint,
+                    backend,
                     ports: pod_ports(pod),
                     by_name: false,
                 }
             } else {
                 continue;
             };
-            if index::selects(selector, &candidate.endpoint.labels) && (dns || !candidate.by_name) {
+            if index::selects(selector, &candidate.backend.labels) && (dns || !candidate.by_name) {
                 chosen.push(candidate);
             }
         }
@@ -448,24 +441,20 @@ impl View<'_> {
 }
 
 /// A workload serving one port of a ServiceEntry.
-fn serving(candidate: &Candidate, port: &ServicePort, number: u16) -> Endpoint {
-    let unix = candidate
-        .endpoint
-        .addresses
-        .iter()
-        .any(|a| a.starts_with(UNIX));
-    let target = if unix {
+fn serving(
+    backend: &Arc<Backend>,
+    ports: &BTreeMap<Text, u16>,
+    port: &ServicePort,
+    number: u16,
+) -> Endpoint {
+    let target = if backend.addresses.iter().any(|a| a.starts_with(UNIX)) {
         0
     } else {
-        candidate
-            .ports
+        ports
             .get(port.name.as_str())
             .copied()
             .or_else(|| port_number(port.target_port))
             .unwrap_or(number)
     };
-    Endpoint {
-        port: target,
-        ..candidate.endpoint.clone()
-    }
+    Endpoint::new(backend.clone(), target)
 }

@@ -8,10 +8,11 @@ use pilotfish_config::core::{
 };
 use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
+use crate::endpoint::Alike;
 use crate::index::{self, Ref};
 use crate::population::{Found, PortKey};
 use crate::view::{self, View};
-use crate::{Endpoint, EndpointHealth, Labels, Locality, Service, Settings, Text};
+use crate::{Backend, Endpoint, EndpointHealth, Labels, Locality, Service, Settings, Text};
 
 /// What the conditions of an endpoint mean. One that goes away is unhealthy, unless sessions may still end on it.
 fn health(
@@ -111,6 +112,7 @@ impl View<'_> {
             return;
         }
         let (cluster, namespace) = (owner.cluster, &owner.namespace);
+        let mut alike = Alike::default();
         for item in &slice.endpoints {
             for address in item.addresses.iter().filter(|a| !a.is_empty()) {
                 let of_pod = item.target_ref.as_ref().filter(|r| r.kind == "Pod");
@@ -118,11 +120,11 @@ impl View<'_> {
                 if pod.is_none() && of_pod.is_some() {
                     continue;
                 }
-                let mut endpoint = match pod {
-                    Some((object, pod)) => self.pod_endpoint(object, pod, address),
-                    None => self.bare_endpoint(cluster, address),
+                let mut backend = match pod {
+                    Some((object, pod)) => self.pod_backend(object, pod, address),
+                    None => self.bare_backend(cluster, address),
                 };
-                endpoint.health = health(service, &item.conditions, self.settings);
+                backend.health = health(service, &item.conditions, self.settings);
                 if let (true, Some(_), Some((_, pod))) = (self.settings.dual_stack, of_pod, pod)
                     && spec.cluster_ips.len() > 1
                     && pod.ips().nth(1).is_some()
@@ -130,17 +132,15 @@ impl View<'_> {
                     if slice.address_type == AddressType::Ipv6 {
                         continue;
                     }
-                    endpoint.addresses = pod.ips().map(Text::from).collect();
+                    backend.addresses = pod.ips().map(Text::from).collect();
                 }
+                let backend = alike.next(backend);
                 for EndpointPort { name, port, .. } in &slice.ports {
                     let name = Text::from(name.as_str());
-                    if seen.insert((endpoint.addresses[0].clone(), name.clone())) {
+                    if seen.insert((backend.addresses[0].clone(), name.clone())) {
                         found.push(Found {
                             port: PortKey::Name(name),
-                            endpoint: Endpoint {
-                                port: port.unwrap_or(0),
-                                ..endpoint.clone()
-                            },
+                            endpoint: Endpoint::new(backend.clone(), port.unwrap_or(0)),
                         });
                     }
                 }
@@ -187,12 +187,11 @@ impl View<'_> {
     }
 
     /// An address of which nothing else is known.
-    fn bare_endpoint(&self, cluster: ClusterId, address: &str) -> Endpoint {
+    fn bare_backend(&self, cluster: ClusterId, address: &str) -> Backend {
         let network = self.network(cluster, &Labels::new(), address);
         let cluster = self.cluster_name(cluster);
-        Endpoint {
+        Backend {
             addresses: vec![Text::from(address)],
-            port: 0,
             health: EndpointHealth::Healthy,
             locality: Locality::default(),
             labels: view::augment(

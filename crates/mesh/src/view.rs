@@ -12,7 +12,7 @@ use crate::alias::Aliases;
 use crate::allocation::Slots;
 use crate::index::{self, Index};
 use crate::local_hosts::LocalHosts;
-use crate::{Endpoint, EndpointHealth, Labels, Locality, Settings, Text};
+use crate::{Backend, EndpointHealth, Labels, Locality, Settings, Text};
 
 /// Label that says whether a workload takes mutual TLS.
 pub(crate) const TLS_MODE: &str = "security.istio.io/tlsMode";
@@ -88,7 +88,6 @@ pub(crate) fn augment(
     node: &Text,
     network: &Text,
 ) -> Arc<Labels> {
-    let mut out = labels.clone();
     let place = [
         &locality.region,
         &locality.zone,
@@ -97,12 +96,15 @@ pub(crate) fn augment(
         node,
         network,
     ];
-    for (key, value) in PLACE.iter().zip(place) {
-        // The network is the only one of which the workload knows better.
-        let said = &**key == NETWORK && labels.get(NETWORK).is_some_and(|n| !n.is_empty());
-        if !value.is_empty() && !said {
-            out.insert(key.clone(), value.clone());
-        }
+    // The network is the only one of which the workload knows better.
+    let said =
+        |key: &str| key == NETWORK && labels.get(NETWORK).is_some_and(|name| !name.is_empty());
+    let known = PLACE.iter().zip(place);
+    let known = known.filter(|(key, value)| !value.is_empty() && !said(key));
+    // There are as many as endpoints: no room is left over.
+    let mut out = Labels::with_capacity(labels.len() + known.clone().count());
+    for (key, value) in labels.iter().chain(known) {
+        out.insert(key.clone(), value.clone());
     }
     Arc::new(out)
 }
@@ -256,8 +258,8 @@ impl<'a> View<'a> {
             .map_or_else(Text::default, |(_, name)| Text::from(name.as_str()))
     }
 
-    /// A pod as an endpoint, without port; healthy.
-    pub(crate) fn pod_endpoint(&self, object: &Object, pod: &Pod, address: &str) -> Endpoint {
+    /// A pod; healthy.
+    pub(crate) fn pod_backend(&self, object: &Object, pod: &Pod, address: &str) -> Backend {
         let locality = self.pod_locality(object, pod);
         let cluster = self.cluster_name(object.key.cluster);
         let network = self.network(object.key.cluster, &object.meta.labels, address);
@@ -272,9 +274,8 @@ impl<'a> View<'a> {
             account => account,
         };
         let node = Text::from(pod.node_name.as_str());
-        Endpoint {
+        Backend {
             addresses: vec![Text::from(address)],
-            port: 0,
             health: EndpointHealth::Healthy,
             labels: augment(&object.meta.labels, cluster, &locality, &node, &network),
             locality,

@@ -236,7 +236,7 @@ pub(crate) fn delta_response<'a>(
 
 /// Encodes a resource as it stands in a `DeltaDiscoveryResponse`. The bytes from the first number on are its field in a
 /// `DiscoveryResponse` (the same field number, without name and version), those from the second number on the `Any`.
-pub(crate) fn encode_resource(name: &str, version: Version, any: &[u8]) -> (Bytes, u32, usize) {
+pub(crate) fn encode_resource(name: &str, version: Version, any: &[u8]) -> (Bytes, u32, u32) {
     let len = field_len(Version::LEN) + field_len(name.len()) + field_len(any.len());
     let mut out = BytesMut::with_capacity(field_len(len));
     key(&mut out, 2, len);
@@ -245,7 +245,7 @@ pub(crate) fn encode_resource(name: &str, version: Version, any: &[u8]) -> (Byte
     // Names are a few kilobytes at most.
     let sotw_at = out.len() as u32;
     key(&mut out, 2, any.len());
-    let any_at = out.len();
+    let any_at = out.len() as u32;
     out.put_slice(any);
     (out.freeze(), sotw_at, any_at)
 }
@@ -264,8 +264,8 @@ pub(crate) fn encode_any(type_url: &str, message: &[u8]) -> Bytes {
 }
 
 /// Type URL and body of an encoded `Any`; what is missing or malformed is empty.
-pub(crate) fn decode_any(any: &Bytes) -> (&str, Bytes) {
-    let (mut url, mut body, mut at) = ("", Bytes::new(), 0);
+pub(crate) fn decode_any(any: &[u8]) -> (&str, &[u8]) {
+    let (mut url, mut body, mut at): (&str, &[u8], usize) = ("", &[], 0);
     while let Some(&key) = any.get(at) {
         let Some((len, start)) = get_varint(any, at + 1) else {
             break;
@@ -278,7 +278,7 @@ pub(crate) fn decode_any(any: &Bytes) -> (&str, Bytes) {
         };
         match (key, any.get(start..end)) {
             (0x0a, Some(text)) => url = std::str::from_utf8(text).unwrap_or(""),
-            (0x12, Some(_)) => body = any.slice(start..end),
+            (0x12, Some(bytes)) => body = bytes,
             _ => break,
         }
         at = end;
@@ -415,7 +415,7 @@ mod tests {
                     (&*got.name, &got.version),
                     (&*want.name, &want.version.to_string())
                 );
-                assert_eq!(got.resource.as_ref().unwrap().encode_to_vec(), want.any);
+                assert_eq!(got.resource.as_ref().unwrap().encode_to_vec(), want.any());
             }
         }
     }
@@ -463,7 +463,7 @@ mod tests {
                     (&*got.name, &got.version),
                     (&*want.name, &stamp.to_string())
                 );
-                assert_eq!(got.resource.as_ref().unwrap().encode_to_vec(), want.any);
+                assert_eq!(got.resource.as_ref().unwrap().encode_to_vec(), want.any());
             }
             let sotw = discovery_response("t", Version(0), "n", Bundles::from_iter([bundle]));
             let sotw = DiscoveryResponse::decode(checked(&sotw)).unwrap();

@@ -236,7 +236,7 @@ mod tests {
             let mut framed = vec![0, 0, 0, 0, u8::try_from(bytes.len()).unwrap()];
             framed.extend(&bytes);
             read(&framed, piece);
-            crate::frame::decode_any(&bytes.into());
+            crate::frame::decode_any(&bytes);
         }
     }
 }

@@ -69,14 +69,14 @@ impl fmt::Debug for Version {
 pub struct Resource {
     /// Name, unique within its type for one proxy.
     pub name: Arc<str>,
-    /// Hash of `any`.
+    /// Hash of its `Any`.
     pub version: Version,
-    /// An encoded `google.protobuf.Any`; shares the bytes of `framed`.
-    pub any: Bytes,
-    /// The resource as it stands in an incremental response; its end is what stands in a state-of-the-world response.
+    /// The resource as it stands in an incremental response; its end is what stands in a state-of-the-world response, and
+    /// the end of that is an encoded `google.protobuf.Any`.
     framed: Bytes,
-    /// Where that end begins.
+    /// Where these ends begin.
     sotw_at: u32,
+    any_at: u32,
     /// Names of the objects it was made from, for debug pages.
     pub sources: Arc<[Arc<str>]>,
 }
@@ -89,11 +89,16 @@ impl Resource {
         Arc::new(Self {
             name,
             version,
-            any: framed.slice(any_at..),
             framed,
             sotw_at,
+            any_at,
             sources,
         })
+    }
+
+    /// An encoded `google.protobuf.Any`; shares the bytes.
+    pub fn any(&self) -> Bytes {
+        self.framed.slice(self.any_at as usize..)
     }
 
     /// Its field in a response.
@@ -126,9 +131,11 @@ impl Resource {
         Self::new(name, &crate::frame::encode_any(type_url, message), sources)
     }
 
-    /// Type URL and body of the `Any`, as slices of `any`; empty where the bytes are no `Any`.
+    /// Type URL and body of the `Any`; empty where the bytes are no `Any`.
     pub fn parts(&self) -> (&str, Bytes) {
-        crate::frame::decode_any(&self.any)
+        let at = self.any_at as usize;
+        let (type_url, body) = crate::frame::decode_any(&self.framed[at..]);
+        (type_url, self.framed.slice_ref(body))
     }
 
     /// The encoded message inside the `Any`; shares its bytes.
@@ -152,7 +159,7 @@ impl fmt::Debug for Resource {
             "{}@{} ({} bytes)",
             self.name,
             self.version,
-            self.any.len()
+            self.framed.len() - self.any_at as usize
         )
     }
 }

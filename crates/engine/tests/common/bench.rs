@@ -165,7 +165,7 @@ impl Bench {
 }
 
 fn same(a: &Resource, b: &Resource) -> bool {
-    a.name == b.name && a.version == b.version && a.any == b.any && a.sources == b.sources
+    a.name == b.name && a.version == b.version && a.any() == b.any() && a.sources == b.sources
 }
 
 fn shown(resource: Option<&Arc<Resource>>) -> String {
