@@ -218,7 +218,7 @@ pub(crate) fn destination_rule<'w>(scene: &Scene<'w>, object: &'w Object, report
     let subsets = subsets.map(|(i, s)| {
         (
             format!("spec.subsets[{i}].trafficPolicy"),
-            s.traffic_policy.as_ref(),
+            s.traffic_policy.as_deref(),
         )
     });
     for (at, policy) in own.into_iter().chain(subsets) {

@@ -44,7 +44,7 @@ pub(crate) fn hosts<'w>(scene: &Scene<'w>, object: &'w Object, report: &mut Repo
         ports(
             object,
             &format!("{at}.trafficPolicy"),
-            subset.traffic_policy.as_ref(),
+            subset.traffic_policy.as_deref(),
             &services,
             report,
         );

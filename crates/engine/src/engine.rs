@@ -109,18 +109,21 @@ pub struct Proxy {
     sheets: Option<Sheets>,
 }
 
+/// The sheets of a type. Not a `Vec`: collected from sections, it would keep the room that these took.
+type SharedSheets = SmallVec<[Arc<Shared>; 2]>;
+
 #[derive(Debug)]
 struct Sheets {
     generation: u64,
     /// What the scope was read from.
     facts: BTreeSet<Fact>,
-    clusters: Vec<Arc<Shared>>,
-    endpoints: Vec<Arc<Shared>>,
-    routes: Vec<Arc<Shared>>,
-    hosts: Vec<Arc<Shared>>,
-    listeners: Vec<Arc<Shared>>,
-    names: Vec<Arc<Shared>>,
-    secrets: Vec<Arc<Shared>>,
+    clusters: SharedSheets,
+    endpoints: SharedSheets,
+    routes: SharedSheets,
+    hosts: SharedSheets,
+    listeners: SharedSheets,
+    names: SharedSheets,
+    secrets: SharedSheets,
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -424,7 +427,9 @@ impl Engine {
         };
         let reader = Reader::new(&world);
         let sections = sections(&reader, &proxy.facts, &client_labels, node_bound);
-        let take = |all: Vec<Section>| all.into_iter().map(|s| self.sheet(s)).collect::<Vec<_>>();
+        let take = |all: Vec<Section>| -> SharedSheets {
+            all.into_iter().map(|s| self.sheet(s)).collect()
+        };
         proxy.sheets = Some(Sheets {
             generation,
             facts: reader.into_record().facts,

@@ -26,12 +26,12 @@ const LOG: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum Output {
     /// The keys of other pieces in order, and the objects that decided which there are.
-    Keys(Vec<Key>, Arc<[Text]>),
+    Keys(Box<[Key]>, Arc<[Text]>),
     /// Finished resources.
-    Resources(Vec<Arc<Resource>>),
+    Resources(Box<[Arc<Resource>]>),
     /// Listeners without who the proxy is: each scope stamps that on them before they are encoded. With the objects they
     /// came from.
-    Listeners(Vec<Listener>, Arc<[Text]>),
+    Listeners(Box<[Listener]>, Arc<[Text]>),
     /// An encoded virtual host, if there is one.
     Host(Option<Arc<HostBytes>>),
     /// Encoded names of a service, and the objects they came from.
@@ -42,7 +42,7 @@ pub(crate) enum Output {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) output: Output,
-    pub(crate) diagnostics: Vec<Diagnostic>,
+    pub(crate) diagnostics: Box<[Diagnostic]>,
     /// What was asked about the proxy, and answered.
     known: Box<[Known]>,
     /// What was read of the world, as sorted numbers of [`FactIds`].
@@ -55,7 +55,7 @@ impl Piece {
         numbers.sort_unstable();
         Self {
             output,
-            diagnostics: record.diagnostics,
+            diagnostics: record.diagnostics.into(),
             known: record.known.into_iter().collect(),
             facts: numbers,
         }
@@ -95,7 +95,7 @@ pub(crate) struct Memo {
 struct Entry {
     pieces: SmallVec<[Weak<Piece>; 1]>,
     /// Sorted numbers of the facts that lead here from `readers`.
-    registered: Vec<u32>,
+    registered: Box<[u32]>,
 }
 
 impl Memo {
@@ -145,11 +145,15 @@ impl Memo {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.pieces.retain(|p| p.strong_count() > 0);
         entry.pieces.push(Arc::downgrade(piece));
-        for fact in &piece.facts {
-            if let Err(at) = entry.registered.binary_search(fact) {
-                entry.registered.insert(at, *fact);
-                self.readers.entry(*fact).or_default().push(key.clone());
-            }
+        let known = |fact: &u32| entry.registered.binary_search(fact).is_ok();
+        let new: Vec<u32> = piece.facts.iter().copied().filter(|f| !known(f)).collect();
+        if !new.is_empty() {
+            let mut all = [&*entry.registered, &new].concat();
+            all.sort_unstable();
+            entry.registered = all.into();
+        }
+        for fact in new {
+            self.readers.entry(fact).or_default().push(key.clone());
         }
         if self.entries.len() > self.sweep_at.max(1024) {
             self.sweep();

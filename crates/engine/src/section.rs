@@ -241,7 +241,7 @@ impl Section {
                 let output = if let Some(bytes) = names {
                     Output::Names(bytes, sources)
                 } else if let Some(listeners) = unstamped {
-                    Output::Listeners(listeners, sources)
+                    Output::Listeners(listeners.into(), sources)
                 } else {
                     let finished = drafts.into_iter().map(|d| d.finish(&sources, shared));
                     Output::Resources(finished.collect())

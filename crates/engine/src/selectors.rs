@@ -54,7 +54,7 @@ fn keys(object: &Object) -> Vec<&str> {
         let policies = d
             .traffic_policy
             .iter()
-            .chain(d.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
+            .chain(d.subsets.iter().filter_map(|s| s.traffic_policy.as_deref()));
         let balancers = policies.flat_map(|p| {
             p.load_balancer.iter().chain(
                 p.port_level_settings

@@ -334,10 +334,10 @@ impl Sheet {
             }
             Output::Resources(all) => {
                 let before = match old.map(|p| &p.output) {
-                    Some(Output::Resources(before)) => before.clone(),
+                    Some(Output::Resources(before)) => before.to_vec(),
                     _ => Vec::new(),
                 };
-                (before, all.clone())
+                (before, all.to_vec())
             }
             _ => return,
         };

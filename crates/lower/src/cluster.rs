@@ -261,7 +261,7 @@ impl Upstream<'_, '_> {
         self.connect(&mut c, &policy);
         c.outlier = policy.outlier_detection.as_ref().map(policy::outlier);
         let own = match subset {
-            Some(s) => s.traffic_policy.as_ref(),
+            Some(s) => s.traffic_policy.as_deref(),
             None => self.rule.and_then(|r| r.spec.traffic_policy.as_ref()),
         };
         c.tls = upstream_tls::security(self, subset, policy.tls.as_ref(), passes_through(own), &c);
@@ -360,7 +360,7 @@ impl Upstream<'_, '_> {
     fn takes_original(&self, subset: Option<&Subset>) -> bool {
         let whole = policy::effective(self.rule, None, self.port.number);
         passes_through(Some(&whole))
-            || passes_through(subset.and_then(|s| s.traffic_policy.as_ref()))
+            || passes_through(subset.and_then(|s| s.traffic_policy.as_deref()))
     }
 
     fn dns(

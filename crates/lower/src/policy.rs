@@ -107,7 +107,7 @@ pub fn tls_mode(
             .map(|t| t.mode)
     };
     subset
-        .and_then(|s| mode(s.traffic_policy.as_ref()))
+        .and_then(|s| mode(s.traffic_policy.as_deref()))
         .or_else(|| mode(rule?.spec.traffic_policy.as_ref()))
 }
 
@@ -285,7 +285,7 @@ pub fn hash_of_destination<'r>(
             .or_else(|| hash_of(level.load_balancer.as_ref()))
     };
     rule.subset(subset)
-        .and_then(|s| in_level(s.traffic_policy.as_ref()))
+        .and_then(|s| in_level(s.traffic_policy.as_deref()))
         .or_else(|| in_level(rule.spec.traffic_policy.as_ref()))
 }
 
@@ -316,7 +316,7 @@ pub fn tunnel<'r>(rule: &'r Rule<'_>, subset: &str) -> Option<&'r TunnelSettings
     let level = if subset.is_empty() {
         rule.spec.traffic_policy.as_ref()
     } else {
-        rule.subset(subset)?.traffic_policy.as_ref()
+        rule.subset(subset)?.traffic_policy.as_deref()
     };
     level?.tunnel.as_ref()
 }

@@ -255,7 +255,7 @@ impl Watch {
         let Some(at) = self.unanswered.iter().position(|s| s.nonce == nonce) else {
             return false;
         };
-        for sent in self.unanswered.drain(..=at) {
+        for sent in self.take_answered(at) {
             self.suspects.retain(|(since, _)| *since > sent.suspects);
             self.acked_generation = sent.generation;
         }
@@ -266,12 +266,19 @@ impl Watch {
         true
     }
 
+    /// Takes out the responses up to one that was answered. A client that has answered all, as most have most of the time,
+    /// takes no room here.
+    fn take_answered(&mut self, last: usize) -> VecDeque<Sent> {
+        let waiting = self.unanswered.split_off(last + 1);
+        std::mem::replace(&mut self.unanswered, waiting)
+    }
+
     /// The client rejected a response. False if it is none of those that wait.
     pub(crate) fn nack(&mut self, nonce: Nonce, message: &str) -> bool {
         let Some(at) = self.unanswered.iter().position(|s| s.nonce == nonce) else {
             return false;
         };
-        let mut answered = self.unanswered.drain(..=at).collect::<VecDeque<_>>();
+        let mut answered = self.take_answered(at);
         let rejected = answered.pop_back();
         for sent in answered {
             self.acked = Some(sent.nonce);

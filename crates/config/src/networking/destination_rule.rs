@@ -72,7 +72,7 @@ api! {
     pub struct Subset {
         pub name: String,
         pub labels: BTreeMap<String, String>,
-        pub traffic_policy: Option<TrafficPolicy>,
+        pub traffic_policy: Option<Box<TrafficPolicy>>,
     }
 }
 

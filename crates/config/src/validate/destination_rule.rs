@@ -26,7 +26,7 @@ pub(super) fn check(check: &mut Checker, rule: &DestinationRule, namespace: &str
         labels(check, "labels", &subset.labels);
         check.some(
             "trafficPolicy",
-            subset.traffic_policy.as_ref(),
+            subset.traffic_policy.as_deref(),
             traffic_policy::check,
         );
     });
