@@ -117,7 +117,7 @@ pub(crate) fn tried(
             Some(mode) => &**mode == DISABLED,
             None => !e.mutual_tls,
         };
-        if endpoints.is_empty() || endpoints.iter().any(|e| refuses(e)) {
+        if endpoints.is_empty() || endpoints.iter().any(refuses) {
             return false;
         }
     }

@@ -181,11 +181,10 @@ impl Pieces {
 
 /// Writes a version over the one that stands at `place` of a field, of which `part` is what begins at `from`.
 fn restamp(part: &mut [u8], from: usize, place: Range<usize>, version: Version) {
-    for (at, digit) in place.zip(version.text()) {
-        let at = at.checked_sub(from).and_then(|at| part.get_mut(at));
-        if let Some(byte) = at {
-            *byte = digit;
-        }
+    let (start, end) = (place.start.max(from), place.end.min(from + part.len()));
+    if start < end {
+        let digits = &version.text()[start - place.start..end - place.start];
+        part[start - from..end - from].copy_from_slice(digits);
     }
 }
 
