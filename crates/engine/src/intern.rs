@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use pilotfish_config::ObjectKey;
 use pilotfish_mesh::{Fact, Text};
 use rustc_hash::FxHashMap;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Values by the hash of what they are made from. Holds them weakly: a value lives as long as some sheet uses it.
 #[derive(Debug)]
@@ -38,6 +38,11 @@ pub(crate) fn key(parts: &impl Hash) -> u128 {
     let mut h = Xxh3::new();
     parts.hash(&mut h);
     h.digest128()
+}
+
+/// A number that no two different texts share in practice.
+pub(crate) fn number(text: &str) -> u128 {
+    xxh3_128(text.as_bytes())
 }
 
 impl<V> Interner<V> {

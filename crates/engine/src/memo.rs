@@ -46,7 +46,7 @@ pub(crate) struct Piece {
     /// What was asked about the proxy, and answered.
     known: Box<[Known]>,
     /// What was read of the world, as sorted numbers of [`FactIds`].
-    facts: Box<[u32]>,
+    facts: Arc<[u32]>,
 }
 
 impl Piece {
@@ -57,7 +57,7 @@ impl Piece {
             output,
             diagnostics: record.diagnostics.into(),
             known: record.known.into_iter().collect(),
-            facts: numbers,
+            facts: numbers.into(),
         }
     }
 
@@ -94,8 +94,8 @@ pub(crate) struct Memo {
 #[derive(Debug, Default)]
 struct Entry {
     pieces: SmallVec<[Weak<Piece>; 1]>,
-    /// Sorted numbers of the facts that lead here from `readers`.
-    registered: Box<[u32]>,
+    /// Sorted numbers of the facts that lead here from `readers`; those of its only piece, mostly.
+    registered: Arc<[u32]>,
 }
 
 impl Memo {
@@ -147,7 +147,9 @@ impl Memo {
         entry.pieces.push(Arc::downgrade(piece));
         let known = |fact: &u32| entry.registered.binary_search(fact).is_ok();
         let new: Vec<u32> = piece.facts.iter().copied().filter(|f| !known(f)).collect();
-        if !new.is_empty() {
+        if entry.registered.is_empty() {
+            entry.registered = piece.facts.clone();
+        } else if !new.is_empty() {
             let mut all = [&*entry.registered, &new].concat();
             all.sort_unstable();
             entry.registered = all.into();

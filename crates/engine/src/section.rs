@@ -1,7 +1,6 @@
 //! Parts of a proxy's configuration, each with just the scope it depends on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +14,7 @@ use pilotfish_lower::{
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
 use pilotfish_xds::Resource;
-use rustc_hash::FxBuildHasher;
+use rustc_hash::FxHashSet;
 
 use crate::intern::{self, FactIds, Interner, ObjectNames};
 use crate::key::Key;
@@ -74,9 +73,8 @@ impl PieceKey {
 pub(crate) struct HostBytes {
     /// Equal for equal hosts.
     id: u128,
-    pub(crate) domains: Vec<Text>,
-    /// Their hashes, in the same order.
-    pub(crate) hashes: Box<[u64]>,
+    /// One number for each domain, in order; no two domains share one. Their names are in the bytes.
+    pub(crate) domains: Box<[u128]>,
     bytes: Bytes,
     /// The host as a resource of its own, which holds the bytes, for proxies that take hosts one by one.
     pub(crate) apart: Option<Arc<Resource>>,
@@ -229,7 +227,7 @@ impl Section {
                 (Output::Keys(keys.map(intern).collect(), chosen_by), record)
             }
             PieceKey::Host(table, host) => {
-                let (host, record) = self.host(reader, table, host, &BTreeSet::new(), shared);
+                let (host, record) = self.host(reader, table, host, &FxHashSet::default(), shared);
                 (Output::Host(host), record)
             }
             _ => {
@@ -346,14 +344,14 @@ impl Section {
         reader: Reader<'_>,
         table: &TableKey,
         key: &HostKey,
-        owned: &BTreeSet<Text>,
+        owned: &FxHashSet<u128>,
         shared: &Interners,
     ) -> (Option<Arc<HostBytes>>, pilotfish_mesh::reader::Record) {
         let (Self::Routes(s, d) | Self::Hosts(s, d)) = self else {
             return (None, reader.into_record());
         };
         let lowered = route::virtual_host(&reader, s, table, key).map(|mut h| {
-            h.domains.retain(|x| !owned.contains(x));
+            h.domains.retain(|d| !owned.contains(&intern::number(d)));
             if let Self::Hosts(..) = self {
                 h.name = emit::name_apart(&table.name(), &h.name);
             }
@@ -373,12 +371,7 @@ impl Section {
                     id,
                     bytes: apart.as_ref().map_or(bytes, |r| r.body()),
                     apart,
-                    hashes: h
-                        .domains
-                        .iter()
-                        .map(|d| FxBuildHasher.hash_one(d))
-                        .collect(),
-                    domains: h.domains.clone(),
+                    domains: h.domains.iter().map(|d| intern::number(d)).collect(),
                     sources: sources.clone(),
                 })
             })

@@ -452,7 +452,8 @@ impl Sheet {
             return;
         };
         let (hosts, _) = keys_of(Some(piece));
-        let mut owned = Owned::default();
+        // The domains of the hosts that were put into the table so far.
+        let mut owned: FxHashSet<u128> = FxHashSet::default();
         let mut keys = Vec::with_capacity(hosts.len());
         let mut spliced = Spliced {
             parts: Vec::with_capacity(hosts.len()),
@@ -464,18 +465,17 @@ impl Sheet {
             let (Some(h), PieceKey::Host(_, host)) = (self.host(key), &**key) else {
                 continue;
             };
-            let taken = owned.taken(h, &spliced.parts);
-            let part = if taken.is_empty() {
+            let part = if h.domains.iter().all(|d| !owned.contains(d)) {
                 Some(h.clone())
             } else {
                 spliced.distinct = false;
                 let reader = Reader::new(work.world);
                 work.section
-                    .host(reader, table, host, &taken, work.shared)
+                    .host(reader, table, host, &owned, work.shared)
                     .0
             };
             if let Some(p) = part {
-                owned.0.extend(&p.hashes);
+                owned.extend(&p.domains);
                 keys.push(key.clone());
                 spliced.parts.push(p);
             }
@@ -504,22 +504,6 @@ impl Sheet {
             Output::Host(Some(h)) => Some(h),
             _ => None,
         }
-    }
-}
-
-/// The domains of the hosts that were put into a table so far, by their hashes.
-#[derive(Default)]
-struct Owned(FxHashSet<u64>);
-
-impl Owned {
-    /// The domains of a host that one of these parts has. Strings are compared only where hashes are equal.
-    fn taken(&self, host: &HostBytes, parts: &[Arc<HostBytes>]) -> BTreeSet<Text> {
-        if host.hashes.iter().all(|hash| !self.0.contains(hash)) {
-            return BTreeSet::new();
-        }
-        let owned: BTreeSet<&Text> = parts.iter().flat_map(|p| &p.domains).collect();
-        let taken = host.domains.iter().filter(|d| owned.contains(d));
-        taken.cloned().collect()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Endpoints of services.
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
+
+use litemap::LiteMap;
 
 use crate::{Labels, Text};
 
@@ -172,6 +173,6 @@ pub fn canonical_of(labels: &Labels, name: &Text) -> (Text, Text) {
 /// Endpoints of a service by port name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceEndpoints {
-    /// Port name to endpoints in canonical order.
-    pub by_port: BTreeMap<Text, Vec<Endpoint>>,
+    /// Port name to endpoints in canonical order. Services have few ports, and there are many services.
+    pub by_port: LiteMap<Text, Vec<Endpoint>>,
 }

@@ -158,7 +158,7 @@ impl View<'_> {
             };
             if let Some(port) = port {
                 let endpoints = population.endpoints.by_port.entry(port.name.clone());
-                endpoints.or_default().push(endpoint);
+                endpoints.or_insert_with(Vec::new).push(endpoint);
             } else {
                 let namespace = &service.id.namespace;
                 let addresses = endpoint.addresses.iter();

@@ -66,7 +66,10 @@ fn a_service_has_the_pods_of_its_slices() {
         endpoints(&world, &web, "http"),
         ["10.0.0.1:8080 web-1;web;v1", "192.0.2.1:8080 ;;"]
     );
-    let health: Vec<_> = world.endpoints[&web].by_port["http"]
+    let health: Vec<_> = world.endpoints[&web]
+        .by_port
+        .get("http")
+        .unwrap()
         .iter()
         .map(|e| e.health)
         .collect();

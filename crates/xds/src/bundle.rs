@@ -1,11 +1,12 @@
 //! Resources that are sent together, listed once for all clients that get the same.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::names::NamePool;
+use crate::parts::Parts;
 use crate::proof::Basis;
 use crate::resource::{Resource, ResourceSet, Version};
 use crate::subscription::Subscription;
@@ -23,6 +24,9 @@ pub(crate) struct Bundle {
     /// Bytes of the resources in a response of either protocol.
     pub(crate) sotw_len: usize,
     pub(crate) delta_len: usize,
+    /// How it is cut in a long response of either protocol.
+    sotw_parts: OnceLock<Parts>,
+    delta_parts: OnceLock<Parts>,
 }
 
 impl Bundle {
@@ -46,7 +50,19 @@ impl Bundle {
             version,
             sotw_len,
             delta_len,
+            sotw_parts: OnceLock::new(),
+            delta_parts: OnceLock::new(),
         })
+    }
+
+    /// The parts of which it consists in a response.
+    pub(crate) fn parts(&self, delta: bool) -> &Parts {
+        let parts = if delta {
+            &self.delta_parts
+        } else {
+            &self.sotw_parts
+        };
+        parts.get_or_init(|| Parts::new(self, delta))
     }
 
     /// The version of several that are sent together.

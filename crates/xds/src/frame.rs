@@ -2,24 +2,17 @@
 //!
 //! Protobuf fields concatenate, so a response is: a few small fields, then one field per resource, which it brings along.
 //! Nothing is put together before the transport asks: a waiting response is a list of references, whatever its size.
-//! Large bodies are handed over as they are (`Bytes` of the resource itself); small ones are copied into a piece, because a
-//! piece of its own costs more than the copy. The first piece starts with gRPC's five-byte message prefix.
+//! A short response is one piece, a long one consists of the parts of its bundles. The first piece starts with gRPC's
+//! five-byte message prefix.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::bundle::Bundle;
-use crate::resource::{Resource, Version};
-
-/// Resources of at least this many bytes are shared, smaller ones are copied.
-pub const SHARE_FROM: usize = 4096;
-
-/// A piece is at most this long: what HTTP/2 puts into one frame. Memory for it is at hand, since the last one was just
-/// given back; larger buffers come from the kernel, which clears them first.
-const PIECE: usize = 16 * 1024;
+use crate::parts::PIECE;
+use crate::resource::Version;
 
 /// gRPC's prefix: one byte "not compressed", four bytes length.
 const PREFIX: usize = 5;
@@ -83,7 +76,6 @@ impl Frames {
             left: self.len,
             rest: self,
             at: (0, 0),
-            written: 0,
         }
     }
 }
@@ -92,10 +84,8 @@ impl Frames {
 #[derive(Debug)]
 pub struct Pieces {
     rest: Frames,
-    /// The next resource: which bundle, and which of it.
+    /// The next part: which bundle, and which of it.
     at: (usize, usize),
-    /// How much of it was written.
-    written: usize,
     left: usize,
 }
 
@@ -103,88 +93,63 @@ impl Iterator for Pieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
-        let piece = self.shared().unwrap_or_else(|| self.gather());
+        if self.left == 0 {
+            return None;
+        }
+        let piece = if self.rest.len <= PIECE {
+            self.whole()
+        } else {
+            self.head()
+                .or_else(|| self.part())
+                .or_else(|| self.tail())?
+        };
         self.left = self.left.saturating_sub(piece.len());
-        (!piece.is_empty()).then_some(piece)
+        Some(piece)
     }
 }
 
 impl Pieces {
-    /// The next resource, unless all are written, and the version to write instead of its own.
-    fn resource(&mut self) -> Option<(&Arc<Resource>, Option<Version>)> {
-        let bundles = &self.rest.bundles;
-        while bundles.get(self.at.0)?.resources.len() <= self.at.1 {
-            self.at = (self.at.0 + 1, 0);
-        }
-        let bundle = bundles.get(self.at.0)?;
-        let stamps = bundle.stamps.as_ref().filter(|_| self.rest.delta);
-        let stamp = stamps.and_then(|stamps| stamps.get(self.at.1));
-        Some((bundle.resources.get(self.at.1)?, stamp.copied()))
-    }
-
-    /// A piece of a resource that is worth sharing, if that is next.
-    fn shared(&mut self) -> Option<Bytes> {
-        let (delta, from, head) = (self.rest.delta, self.written, self.rest.head.len());
-        let (resource, stamp) = self.resource()?;
-        let len = resource.field(delta).len();
-        let is_own = stamp.is_some() && from < resource.version_at().end;
-        if head > 0 || is_own || len - from < SHARE_FROM {
-            return None;
-        }
-        let to = len.min(from + PIECE);
-        let piece = resource.shared_field(delta).slice(from..to);
-        self.advance(to, len);
-        Some(piece)
-    }
-
-    /// The resource that is next was written up to `to` of `len`.
-    fn advance(&mut self, to: usize, len: usize) {
-        self.written = if to < len { to } else { 0 };
-        self.at.1 += usize::from(to == len);
-    }
-
-    /// Copies what is small until the piece is full or something to share is next.
-    fn gather(&mut self) -> Bytes {
-        if self.left == 0 {
-            return Bytes::new();
-        }
-        let mut out = BytesMut::with_capacity(self.left.min(PIECE));
-        out.put_slice(&std::mem::take(&mut self.rest.head));
-        let (delta, mut from) = (self.rest.delta, self.written);
-        while out.len() < PIECE {
-            let room = PIECE - out.len();
-            let Some((resource, stamp)) = self.resource() else {
-                let tail = &mut self.rest.tail;
-                out.put_slice(&tail.split_to(tail.len().min(room)));
-                break;
-            };
-            let field = resource.field(delta);
-            // A version of its own stands before what can be shared.
-            let own_to = stamp.map_or(0, |_| resource.version_at().end);
-            let end = match field.len() {
-                len if len - from < SHARE_FROM => len,
-                _ if from < own_to => own_to,
-                _ => break,
-            };
-            let (to, len) = (end.min(from + room), field.len());
-            let at = out.len();
-            out.put_slice(&field[from..to]);
-            if let Some(stamp) = stamp {
-                restamp(&mut out[at..], from, resource.version_at(), stamp);
+    /// All of a short message.
+    fn whole(&mut self) -> Bytes {
+        let Frames {
+            head,
+            bundles,
+            delta,
+            tail,
+            len,
+        } = std::mem::take(&mut self.rest);
+        let mut out = BytesMut::with_capacity(len);
+        out.put_slice(&head);
+        for bundle in &bundles {
+            for (at, resource) in bundle.resources.iter().enumerate() {
+                bundle.put(&mut out, at, 0..resource.field(delta).len(), delta);
             }
-            self.advance(to, len);
-            from = self.written;
         }
+        out.put_slice(&tail);
         out.freeze()
     }
-}
 
-/// Writes a version over the one that stands at `place` of a field, of which `part` is what begins at `from`.
-fn restamp(part: &mut [u8], from: usize, place: Range<usize>, version: Version) {
-    let (start, end) = (place.start.max(from), place.end.min(from + part.len()));
-    if start < end {
-        let digits = &version.text()[start - place.start..end - place.start];
-        part[start - from..end - from].copy_from_slice(digits);
+    fn head(&mut self) -> Option<Bytes> {
+        let head = std::mem::take(&mut self.rest.head);
+        (!head.is_empty()).then_some(head)
+    }
+
+    fn part(&mut self) -> Option<Bytes> {
+        let delta = self.rest.delta;
+        while let Some(bundle) = self.rest.bundles.get(self.at.0) {
+            if let Some(part) = bundle.parts(delta).get(self.at.1, bundle, delta) {
+                self.at.1 += 1;
+                return Some(part);
+            }
+            self.at = (self.at.0 + 1, 0);
+        }
+        None
+    }
+
+    fn tail(&mut self) -> Option<Bytes> {
+        let tail = &mut self.rest.tail;
+        let piece = tail.split_to(tail.len().min(PIECE));
+        (!piece.is_empty()).then_some(piece)
     }
 }
 
@@ -345,7 +310,7 @@ mod tests {
 
     use super::*;
     use crate::proof::Basis;
-    use crate::resource::ResourceSet;
+    use crate::resource::{Resource, ResourceSet};
 
     fn bundles(resources: &[Arc<Resource>]) -> Bundles {
         let bundle = Bundle::new(resources.to_vec(), Vec::new(), &Basis::Content);
@@ -428,18 +393,48 @@ mod tests {
         let many = [small.clone(), small.clone()].concat();
         let frames = discovery_response("t", Version(0), "n", bundles(&many));
         let sizes: Vec<usize> = frames.into_pieces().map(|p| p.len()).collect();
-        assert_eq!(
-            (sizes.len(), sizes[0]),
-            (2, PIECE),
-            "full before the next begins"
-        );
+        // The head, and the rest in pieces which are full but for what did not fit.
+        assert_eq!(sizes.len(), 3);
+        assert!((PIECE - 200..=PIECE).contains(&sizes[1]), "{sizes:?}");
         let mut mixed = small;
         mixed.insert(50, large.clone());
         let frames = delta_response("t", "n", bundles(&mixed), &[]);
         let pieces: Vec<Bytes> = frames.into_pieces().collect();
-        // What comes before, the body in six pieces, and the little that is left of it with what comes after.
-        assert_eq!(pieces.len(), 8);
-        assert_eq!(pieces[1].as_ptr(), large.shared_field(true).as_ptr());
+        // The head, what comes before, the body in seven pieces, and what comes after.
+        assert_eq!(pieces.len(), 10);
+        assert_eq!(pieces[2].as_ptr(), large.shared_field(true).as_ptr());
+    }
+
+    #[test]
+    fn who_is_sent_the_same_shares_what_was_copied_and_who_is_alone_keeps_nothing() {
+        let small: Vec<_> = (0..1000).map(|i| resource(&format!("s{i}"), 100)).collect();
+        let all = bundles(&small);
+        let pieces = |of: &Bundles| -> Vec<Bytes> {
+            let frames = delta_response("t", "n", of.clone(), &[]);
+            frames.into_pieces().skip(1).collect()
+        };
+        let addresses =
+            |of: &[Bytes]| -> Vec<*const u8> { of.iter().map(|p| p.as_ptr()).collect() };
+        let (first, second) = (pieces(&all), pieces(&all));
+        assert!(first.len() > 5);
+        assert_eq!(addresses(&first), addresses(&second));
+        let alone = |of: Bundles| -> Vec<Bytes> {
+            let frames = delta_response("t", "n", of, &[]);
+            frames.into_pieces().skip(1).collect()
+        };
+        let weak = Arc::downgrade(&all[0]);
+        assert_eq!(alone(all), first);
+        assert!(weak.upgrade().is_none());
+        let unshared = bundles(&small);
+        let held = Arc::downgrade(&unshared[0]);
+        let mut sent = delta_response("t", "n", unshared, &[])
+            .into_pieces()
+            .skip(1);
+        let part = sent.next().expect("a part");
+        assert_eq!(part, first[0]);
+        assert!(part.is_unique(), "nobody else needs it");
+        drop(sent);
+        assert!(held.upgrade().is_none());
     }
 
     #[test]

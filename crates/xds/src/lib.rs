@@ -38,6 +38,7 @@ mod limits;
 mod names;
 mod nonce;
 mod outbound;
+mod parts;
 mod proof;
 mod question;
 mod resource;

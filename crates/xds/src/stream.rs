@@ -54,8 +54,9 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         outbound.end(status);
         return;
     };
+    // What a stream does once is boxed, here and below: its task has the size of the largest thing that it may wait for.
     let first = tokio::select! {
-        first = first_request::<C, P>(&shared, &mut inbound) => first,
+        first = Box::pin(first_request::<C, P>(&shared, &mut inbound)) => first,
         () = gone(&outbound) => Err(Status::cancelled("the client went away")),
     };
     // A service that carries one type has no questions.
@@ -66,7 +67,8 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     };
     let question = first.as_ref().ok().and_then(P::question);
     if let Some(question) = question.filter(|_| aggregated) {
-        let asked = inquire::<C, P>(&shared, &mut inbound, &outbound, &peer, question).await;
+        let asked = inquire::<C, P>(&shared, &mut inbound, &outbound, &peer, question);
+        let asked = Box::pin(asked).await;
         let status = asked.err().unwrap_or_else(|| Status::ok(""));
         if status.code() != tonic::Code::Ok {
             shared.observer.refused(&status);
@@ -76,7 +78,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     }
     let (first, node_id, mut proxy) =
         match first.and_then(|first| admit::<C, P>(&shared, first, &peer)) {
-            Ok(admitted) => admitted,
+            Ok((first, node_id, proxy)) => (Box::new(first), node_id, proxy),
             Err(status) => {
                 shared.observer.refused(&status);
                 outbound.end(status);
@@ -325,7 +327,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
     async fn serve(
         &mut self,
         inbound: &mut Inbound,
-        first: P::Request,
+        first: Box<P::Request>,
         peer: &Peer,
     ) -> Result<(), End> {
         let age = self.shared.limits.age().map(|age| self.started + age);
@@ -334,7 +336,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             drain.mark_changed();
         }
         let mut end = age;
-        self.on_request(first)?;
+        self.on_request(*first)?;
         loop {
             let mut wake = self.push_due().await?;
             let stuck = self
@@ -382,7 +384,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                 return Ok(());
             }
             if let Some(question) = P::question(&request) {
-                return self.answer(question, peer).await;
+                return Box::pin(self.answer(question, peer)).await;
             }
         }
         self.on_request(request)

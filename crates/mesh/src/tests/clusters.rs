@@ -55,7 +55,10 @@ fn world(clusters: &[(&str, &str)]) -> World {
 /// Endpoints as `address cluster network region account`.
 fn endpoints(world: &World) -> Vec<String> {
     let web = id("web.shop.svc.cluster.local", "shop");
-    let all = world.endpoints.get(&web).map(|e| &e.by_port["http"]);
+    let all = world
+        .endpoints
+        .get(&web)
+        .map(|e| e.by_port.get("http").unwrap());
     let shown = all.into_iter().flatten().map(|e| {
         let account = e
             .identity
@@ -103,7 +106,7 @@ fn services_of_one_host_are_one() {
         );
     }
     let labels = |at: usize| {
-        let all = &world.endpoints[&service.id].by_port["http"];
+        let all = world.endpoints[&service.id].by_port.get("http").unwrap();
         all[at]
             .labels
             .get("topology.istio.io/cluster")
@@ -168,7 +171,10 @@ fn a_service_entry_chooses_pods_of_all_clusters() {
     let home = web("10.96.0.2", 1, "") + entry;
     let west = web("10.97.0.2", 2, "");
     let world = world(&[("", &home), ("west", &west)]);
-    let all = &world.endpoints[&id("e.example", "shop")].by_port["http"];
+    let all = world.endpoints[&id("e.example", "shop")]
+        .by_port
+        .get("http")
+        .unwrap();
     let shown: Vec<String> = all
         .iter()
         .map(|e| format!("{} {}", e.addresses[0], e.cluster))
