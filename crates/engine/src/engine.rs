@@ -325,7 +325,8 @@ impl Engine {
             (state.world.clone(), state.generation)
         };
         memo.generation = generation;
-        let latest = memo.latest.upgrade();
+        let client = shared.section.client();
+        let latest = memo.like(client);
         let latest = latest.filter(|latest| {
             shared.section.is_shared_whole() && !Arc::ptr_eq(latest, &shared.sheet)
         });
@@ -333,7 +334,7 @@ impl Engine {
         let like = like.as_deref().filter(|like| like.is_current(generation));
         let work = Work::new(&shared.section, &world, &mut memo, &self.interners);
         let cost = sheet.refresh(work, like);
-        memo.latest = Arc::downgrade(&shared.sheet);
+        memo.refreshed(client, &shared.sheet);
         drop(memo);
         if cost != Cost::default() {
             self.add_cost(generation, cost);
@@ -590,8 +591,7 @@ fn sections(
     let mut out = Sections {
         clusters: vec![Section::Clusters(
             ClusterScope {
-                client: client.clone(),
-                locality: locality.clone(),
+                client: client.clone().at(locality.clone()),
                 files: facts.client_files.clone(),
                 network: network.clone(),
             },
@@ -599,8 +599,7 @@ fn sections(
         )],
         endpoints: vec![Section::Endpoints(
             EndpointScope {
-                client: anyone.clone(),
-                locality,
+                client: anyone.clone().at(locality),
                 network,
                 cluster: facts.cluster.clone(),
                 node: if node_bound {

@@ -22,6 +22,9 @@ use crate::sheet::{Places, Sheet};
 /// How many generations a sheet may lag behind before it starts again.
 const LOG: usize = 1024;
 
+/// Of how many places the latest sheet is remembered.
+const PLACES: usize = 16;
+
 /// What a piece came to.
 #[derive(Debug)]
 pub(crate) enum Output {
@@ -85,8 +88,8 @@ pub(crate) struct Memo {
     sweep_at: usize,
     /// Something in here is wrong.
     distrusted: bool,
-    /// The sheet that was refreshed last: the next scope starts from it.
-    pub(crate) latest: Weak<Mutex<Sheet>>,
+    /// The sheets that were refreshed last, one for each place of clients, newest last: the next scope starts from one.
+    latest: Vec<(Client, Weak<Mutex<Sheet>>)>,
     /// What was put together last for each table: the next scope most likely has the same hosts.
     places: FxHashMap<TableKey, Weak<Places>>,
 }
@@ -117,6 +120,28 @@ impl Memo {
         }
         self.entries.insert(key.clone(), Entry::default());
         key
+    }
+
+    /// A sheet to start from: the latest of a client at the same place, else the latest of all.
+    pub(crate) fn like(&self, client: &Client) -> Option<Arc<Mutex<Sheet>>> {
+        let alive = || {
+            self.latest
+                .iter()
+                .rev()
+                .filter(|(_, s)| s.strong_count() > 0)
+        };
+        let beside = alive().find(|(other, _)| other.is_beside(client));
+        beside.or_else(|| alive().next())?.1.upgrade()
+    }
+
+    /// Takes note that a sheet was refreshed.
+    pub(crate) fn refreshed(&mut self, client: &Client, sheet: &Arc<Mutex<Sheet>>) {
+        self.latest
+            .retain(|(other, s)| s.strong_count() > 0 && !other.is_beside(client));
+        if self.latest.len() == PLACES {
+            self.latest.remove(0);
+        }
+        self.latest.push((client.clone(), Arc::downgrade(sheet)));
     }
 
     /// Where these hosts are in a table that has them in this order.

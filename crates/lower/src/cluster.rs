@@ -372,7 +372,6 @@ impl Upstream<'_, '_> {
         let (reader, service) = (self.reader, self.service);
         let view = EndpointScope {
             client: self.scope.client.clone(),
-            locality: self.scope.locality.clone(),
             network: self.scope.network.clone(),
             cluster: Text::default(),
             node: Text::default(),

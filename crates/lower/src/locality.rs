@@ -140,7 +140,7 @@ pub fn apply<E: Member + Clone>(
 ) -> Vec<Group<E>> {
     match preference {
         Preference::Localities { distribute, .. } if !distribute.is_empty() => {
-            shared(groups, distribute, &scope.locality)
+            shared(groups, distribute, scope.client.place(reader))
         }
         Preference::Localities { force, .. } if !(outlier || *force) => groups,
         Preference::Localities {
@@ -148,7 +148,8 @@ pub fn apply<E: Member + Clone>(
             failover_priority,
             ..
         } if failover_priority.is_empty() => {
-            ordered(groups, |place| distance(&scope.locality, place, failover))
+            let own = scope.client.place(reader);
+            ordered(groups, |place| distance(own, place, failover))
         }
         Preference::Localities {
             failover,
@@ -159,7 +160,8 @@ pub fn apply<E: Member + Clone>(
             if failover.is_empty() {
                 groups
             } else {
-                ordered(groups, |place| distance(&scope.locality, place, failover))
+                let own = scope.client.place(reader);
+                ordered(groups, |place| distance(own, place, failover))
             }
         }
         Preference::Zones(setting) if setting.enabled == Some(false) => groups,
@@ -170,8 +172,9 @@ pub fn apply<E: Member + Clone>(
                 by_labels(reader, groups, &setting.failover_priority, scope)
             };
             // Zones are balanced within a priority, so other regions must not be in the first.
+            let own = scope.client.place(reader);
             ordered(groups, |place| {
-                region_distance(&scope.locality, place, &setting.failover)
+                region_distance(own, place, &setting.failover)
             })
         }
     }
@@ -328,9 +331,9 @@ fn unmatched(
 fn client_value(reader: &Reader<'_>, scope: &EndpointScope, label: &str) -> Text {
     match label {
         NETWORK => scope.network.clone(),
-        REGION => scope.locality.region.clone(),
-        ZONE => scope.locality.zone.clone(),
-        SUBZONE => scope.locality.subzone.clone(),
+        REGION => scope.client.place(reader).region.clone(),
+        ZONE => scope.client.place(reader).zone.clone(),
+        SUBZONE => scope.client.place(reader).subzone.clone(),
         HOSTNAME => scope.node.clone(),
         CLUSTER => scope.cluster.clone(),
         other => scope

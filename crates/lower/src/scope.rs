@@ -85,7 +85,7 @@ pub enum Interception {
 
 /// A proxy as a client of the mesh: the part every outbound section needs.
 ///
-/// What differs between most proxies (namespace, labels) can only be asked about, and each answer is recorded: what was
+/// What differs between most proxies (namespace, labels, place) can only be asked about, and each answer is recorded: what was
 /// made for one proxy serves all that would have answered the same.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client {
@@ -102,6 +102,7 @@ pub struct Client {
     /// How it conducts itself on connections; [`Conduct::unknown`] where that does not count.
     pub conduct: Arc<Conduct>,
     who: Who,
+    place: Locality,
 }
 
 /// Who a client is.
@@ -131,7 +132,20 @@ impl Client {
             privileged: true,
             conduct: Arc::new(Conduct::unknown()),
             who,
+            place: Locality::default(),
         }
+    }
+
+    /// The client at a place. Only sections that may ask for it are given it: others would differ in nothing else.
+    #[must_use]
+    pub fn at(mut self, locality: Locality) -> Self {
+        self.place = locality;
+        self
+    }
+
+    /// Whether both are at the same place: most of what is made for one then serves the other, which is no promise.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.place == other.place
     }
 
     /// The client without what can be asked about it.
@@ -148,6 +162,7 @@ impl Client {
                 dns_domain: domain,
                 ..Who::default()
             },
+            place: Locality::default(),
             ..self.clone()
         }
     }
@@ -163,6 +178,7 @@ impl Client {
             Known::NotLabelled(k, v) => labels.get(k) != Some(v),
             Known::Label(k, v) => labels.get(k) == v.as_ref(),
             Known::Cluster(cluster) => *cluster == self.who.cluster,
+            Known::At(place) => *place == self.place,
         }
     }
 
@@ -202,6 +218,12 @@ impl Client {
     pub fn cluster(&self, reader: &Reader<'_>) -> &Text {
         reader.knows(Known::Cluster(self.who.cluster.clone()));
         &self.who.cluster
+    }
+
+    /// Where it is, for what depends on how far away something is.
+    pub fn place(&self, reader: &Reader<'_>) -> &Locality {
+        reader.knows(Known::At(self.place.clone()));
+        &self.place
     }
 
     /// The addresses of a service as seen from its cluster.
@@ -278,10 +300,8 @@ impl Client {
 /// What clusters depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterScope {
-    /// The client.
+    /// The client, and where it is: static endpoint lists are ordered by that.
     pub client: Client,
-    /// Where it is: static endpoint lists are ordered by it.
-    pub locality: Locality,
     /// Certificates it brings for calling others.
     pub files: CertificateFiles,
     /// Network it is in; empty unless there are gateways between networks.
@@ -291,10 +311,8 @@ pub struct ClusterScope {
 /// What endpoints depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointScope {
-    /// The client.
+    /// The client, and where it is.
     pub client: Client,
-    /// Where it is.
-    pub locality: Locality,
     /// Network it is in.
     pub network: Text,
     /// Cluster it is in.

@@ -17,7 +17,7 @@ use pilotfish_lower::{
     Client, ClusterScope, EndpointScope, Families, ListenerScope, ProxyKind, RouteScope, Text,
     cluster, endpoint, gateway, outbound,
 };
-use pilotfish_mesh::{Instance, Locality, Reader, ServiceId, World};
+use pilotfish_mesh::{Instance, Reader, ServiceId, World};
 
 const QUIC: (&str, &str) = ("PILOT_ENABLE_QUIC_LISTENERS", "true");
 const SESSIONS: (&str, &str) = ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "true");
@@ -304,7 +304,6 @@ fn clusters(world: &World, name: &str) -> Vec<Cluster> {
 fn clusters_of(world: &World, of: &ServiceId) -> Vec<Cluster> {
     let scope = ClusterScope {
         client: client(ProxyKind::Sidecar),
-        locality: Locality::default(),
         files: pilotfish_ir::tls::CertificateFiles::default(),
         network: Text::default(),
     };
@@ -335,7 +334,6 @@ fn slice(service: &str, endpoints: &[(&str, &str, &str)]) -> String {
 fn endpoints(world: &World, name: &str) -> Vec<(Health, Text)> {
     let scope = EndpointScope {
         client: client(ProxyKind::Sidecar),
-        locality: Locality::default(),
         network: Text::default(),
         cluster: Text::from("Kubernetes"),
         node: Text::default(),
@@ -663,7 +661,6 @@ fn own_certificates_outside_the_mesh() {
     let shown = |features: &[(&str, &str)]| {
         let scope = ClusterScope {
             client: client(ProxyKind::Sidecar),
-            locality: Locality::default(),
             files: pilotfish_ir::tls::CertificateFiles {
                 certificate: Some("file-cert:/own.pem~/own-key.pem".into()),
                 roots: None,

@@ -11,7 +11,7 @@ use pilotfish_lower::{
     Client, EndpointScope, Families, NameScope, ProxyKind, Text, cluster, dns, endpoint, outbound,
     route, visibility,
 };
-use pilotfish_mesh::{Locality, Reader, ServiceId, World};
+use pilotfish_mesh::{Reader, ServiceId, World};
 
 const SERVICES: &str = "
 {apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {clusterIP: 10.96.0.1, selector: {app: web}, ports: [{name: http, port: 80}, {name: tcp, port: 90}]}}
@@ -196,7 +196,6 @@ fn endpoints_out_of_view_leave_no_trace() {
     let groups = |view: &[&str]| {
         let scope = EndpointScope {
             client: client(Families::V4),
-            locality: Locality::default(),
             network: Text::default(),
             cluster: "Kubernetes".into(),
             node: Text::default(),

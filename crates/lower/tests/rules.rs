@@ -73,13 +73,13 @@ fn endpoints(world: &World, scope: &EndpointScope, of: &ServiceId) -> Vec<Endpoi
 }
 
 fn at(client: Client, network: &str, region: &str, zone: &str) -> EndpointScope {
+    let locality = Locality {
+        region: region.into(),
+        zone: zone.into(),
+        subzone: Text::default(),
+    };
     EndpointScope {
-        client,
-        locality: Locality {
-            region: region.into(),
-            zone: zone.into(),
-            subzone: Text::default(),
-        },
+        client: client.at(locality),
         network: network.into(),
         cluster: "Kubernetes".into(),
         node: Text::default(),

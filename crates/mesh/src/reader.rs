@@ -12,7 +12,8 @@ use pilotfish_config::{ClusterId, Diagnostic, Kind, Object, ObjectKey};
 use crate::host;
 use crate::rules::{Head, Ranked, delegate_ref};
 use crate::{
-    Fact, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload, World,
+    Fact, Locality, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload,
+    World,
 };
 
 /// Reads a [`World`] and remembers what was read: the facts (so that a change of one marks the reader's product as
@@ -41,6 +42,8 @@ pub enum Known {
     Label(Text, Option<Text>),
     /// It is in this cluster.
     Cluster(Text),
+    /// It is at this place.
+    At(Locality),
 }
 
 /// What a [`Reader`] remembers.

@@ -22,7 +22,7 @@ pub(crate) const SHARE_FROM: usize = 4096;
 pub(crate) const PIECE: usize = 16 * 1024;
 
 /// How much all bundles together keep. Beyond that, everybody copies.
-const MOST_KEPT: usize = 16 * 1024 * 1024;
+const MOST_KEPT: usize = 32 * 1024 * 1024;
 
 /// How much they keep now.
 static KEPT: AtomicUsize = AtomicUsize::new(0);

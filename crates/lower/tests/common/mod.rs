@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pilotfish_config::{ObjectKey, Snapshot, parse};
 use pilotfish_ir::tls::CertificateFiles;
 use pilotfish_lower::{Client, ClusterScope, ListenerScope, RouteScope, Text, Who};
-use pilotfish_mesh::{Locality, ServiceId, Settings, World};
+use pilotfish_mesh::{ServiceId, Settings, World};
 
 /// The world of these objects, about which there must be nothing to say.
 pub(crate) fn world(text: &str) -> World {
@@ -86,7 +86,6 @@ pub(crate) fn service(name: &str, namespace: &str, address: &str, ports: &str) -
 pub(crate) fn calling(client: Client) -> ClusterScope {
     ClusterScope {
         client,
-        locality: Locality::default(),
         files: CertificateFiles::default(),
         network: Text::default(),
     }
