@@ -372,3 +372,69 @@ spec: {workloadSelector: {labels: {version: v9}}, egress: [{hosts: ['./*']}]}
         .collect();
     assert_eq!(again, []);
 }
+
+/// A service with endpoints in two zones.
+fn zoned(name: &str) -> String {
+    format!(
+        "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  hosts: [{name}.example]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{{number: 80, name: http, protocol: HTTP}}]
+  endpoints: [{{address: 10.9.0.1, locality: north/a}}, {{address: 10.9.0.2, locality: north/b}}]
+"
+    )
+}
+
+/// Endpoints depend on where their client is only if their priorities do, and nothing else does.
+#[test]
+fn places_share_what_does_not_depend_on_them() {
+    let facts = |address: &str, zone: &str| {
+        let mut node = proxies::node("sidecar", address, "shop", &json!({}));
+        node["locality"] = json!({"region": "north", "zone": zone});
+        proxies::facts(&node)
+    };
+    let proxies = vec![
+        ("a", facts("10.1.0.1", "a")),
+        ("b", facts("10.1.0.2", "b")),
+        ("also a", facts("10.1.0.3", "a")),
+        ("also b", facts("10.1.0.4", "b")),
+    ];
+    let mut bench = Bench::with(settings(false), proxies);
+    bench.write(&zoned("near"));
+    for name in ["one", "two", "three"] {
+        bench.write(&zoned(name));
+    }
+    bench.write(
+        "
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: near, namespace: shop}
+spec: {host: near.example, trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}}}
+",
+    );
+    let mut ask = |proxy: usize, t: &TypeUrl| {
+        let before = bench.engine.total_cost().pieces;
+        let view = bench.ask(proxy, t);
+        (view, bench.engine.total_cost().pieces - before)
+    };
+    // The keys, and one for each service.
+    let (a, built) = ask(0, &TypeUrl::Endpoints);
+    assert_eq!(built, 5);
+    let (b, built) = ask(1, &TypeUrl::Endpoints);
+    assert_eq!(built, 1, "only what is ordered by distance");
+    let changes: Vec<_> = a.changes(&b).map(|c| c.name().to_string()).collect();
+    assert_eq!(changes, ["outbound|80||near.example"]);
+    for (proxy, like) in [(2, &a), (3, &b)] {
+        let (view, built) = ask(proxy, &TypeUrl::Endpoints);
+        assert_eq!((built, view.changes(like).count()), (0, 0));
+    }
+    let (_, first) = ask(0, &TypeUrl::Cluster);
+    let (_, second) = ask(1, &TypeUrl::Cluster);
+    // Inbound clusters are each proxy's own.
+    assert!(first > 5 && second <= 1, "{first} {second}");
+}
