@@ -12,6 +12,9 @@ use crate::wire::Mode;
 /// By how much a change that touches one service may cost more in the largest mesh than in the one before.
 pub const MOST: f64 = 1.5;
 
+/// Kilobytes that a proxy more may take beyond what the gRPC stack needs for its connection.
+pub const MOST_KB: f64 = 60.0;
+
 /// A difference below this is the kernel's tick, not the server's work.
 const TICK_MS: f64 = 10.0;
 
@@ -33,6 +36,8 @@ pub struct Row {
     pub proxies: usize,
     /// Memory that a proxy more takes, since the row before, which has fewer.
     pub kb_per_proxy: Option<f64>,
+    /// What of that a bare server of the same gRPC stack takes, too.
+    pub stack_kb_per_proxy: Option<f64>,
     /// `connect`, then the changes.
     pub phases: Vec<Phase>,
 }
@@ -56,6 +61,19 @@ pub struct Bound {
     pub holds: bool,
 }
 
+/// What a proxy more takes, from the fewest to the most proxies.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Memory {
+    /// Kilobytes of our server.
+    pub kb_per_proxy: f64,
+    /// Kilobytes of a bare server of the same gRPC stack.
+    pub stack_kb_per_proxy: f64,
+    /// What the difference may be.
+    pub most_kb: f64,
+    /// Whether it is.
+    pub holds: bool,
+}
+
 /// How costs grow.
 #[derive(Clone, Debug, Serialize)]
 pub struct Growth {
@@ -65,6 +83,25 @@ pub struct Growth {
     pub rows: Vec<Row>,
     /// For a weight and an endpoint.
     pub bounds: Vec<Bound>,
+    /// None if the number of proxies does not grow.
+    pub memory: Option<Memory>,
+}
+
+/// Resident memory in MB with so many proxies: of ours, and of the bare server.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    proxies: usize,
+    ours: f64,
+    stack: f64,
+}
+
+impl Held {
+    /// Kilobytes that each proxy more takes: of ours, and of the bare server.
+    fn more_than(&self, fewer: &Self) -> Option<(f64, f64)> {
+        let proxies = self.proxies as f64 - fewer.proxies as f64;
+        let each = |mb: f64| ratio(mb * 1024.0, proxies);
+        each(self.ours - fewer.ours).zip(each(self.stack - fewer.stack))
+    }
 }
 
 const CHANGES: [Change; 2] = [Change::Weight, Change::Endpoint];
@@ -77,28 +114,39 @@ pub async fn measure(launch: &Launch, plan: &Plan, steps: &Steps) -> Result<Grow
     };
     let mut rows: Vec<Row> = Vec::new();
     for &services in &steps.services {
-        let run = step(launch, plan, services, few_proxies).await?;
+        let (run, _) = step(launch, plan, services, few_proxies).await?;
         rows.push(Row::new(run, None));
     }
     let bounds = CHANGES
         .iter()
         .filter_map(|change| bound(&rows, change.name(), plan.repeats))
         .collect();
-    let mut last: Option<Row> = None;
+    let mut held: Vec<Held> = Vec::new();
     for &proxies in &steps.proxies {
-        let run = step(launch, plan, few_services, proxies).await?;
-        let row = Row::new(run, last.as_ref());
-        rows.push(row.clone());
-        last = Some(row);
+        let (run, stack) = step(launch, plan, few_services, proxies).await?;
+        let now = Held {
+            proxies,
+            ours: run.phases.first().map_or(0.0, |p| p.rss_mb),
+            stack: stack.rss_mb,
+        };
+        rows.push(Row::new(run, held.last().and_then(|h| now.more_than(h))));
+        held.push(now);
     }
     Ok(Growth {
         mode: plan.mode,
         rows,
         bounds,
+        memory: memory(&held),
     })
 }
 
-async fn step(launch: &Launch, plan: &Plan, services: usize, proxies: usize) -> Result<Run> {
+/// Measures ours, and how the bare server is after connecting the same proxies.
+async fn step(
+    launch: &Launch,
+    plan: &Plan,
+    services: usize,
+    proxies: usize,
+) -> Result<(Run, Phase)> {
     let plan = Plan {
         size: Size {
             services,
@@ -108,20 +156,28 @@ async fn step(launch: &Launch, plan: &Plan, services: usize, proxies: usize) -> 
         changes: CHANGES.to_vec(),
         ..plan.clone()
     };
-    Ok(run::measure(launch, &plan).await?.0)
+    let (run, recording) = run::measure(launch, &plan).await?;
+    let stack = run::limit(&recording, &plan).await?;
+    Ok((run, stack))
+}
+
+fn memory(held: &[Held]) -> Option<Memory> {
+    let (kb_per_proxy, stack_kb_per_proxy) = held.last()?.more_than(held.first()?)?;
+    Some(Memory {
+        kb_per_proxy,
+        stack_kb_per_proxy,
+        most_kb: MOST_KB,
+        holds: kb_per_proxy - stack_kb_per_proxy <= MOST_KB,
+    })
 }
 
 impl Row {
-    fn new(run: Run, last: Option<&Self>) -> Self {
-        let memory = |phases: &[Phase]| phases.first().map_or(0.0, |p| p.rss_mb);
-        let kb_per_proxy = last.and_then(|last| {
-            let more = (memory(&run.phases) - memory(&last.phases)) * 1024.0;
-            ratio(more, run.proxies as f64 - last.proxies as f64)
-        });
+    fn new(run: Run, kb_per_proxy: Option<(f64, f64)>) -> Self {
         Self {
             services: run.size.services,
             proxies: run.proxies,
-            kb_per_proxy,
+            kb_per_proxy: kb_per_proxy.map(|(ours, _)| ours),
+            stack_kb_per_proxy: kb_per_proxy.map(|(_, stack)| stack),
             phases: run.phases,
         }
     }
@@ -175,8 +231,30 @@ mod tests {
             services,
             proxies: 1,
             kb_per_proxy: None,
+            stack_kb_per_proxy: None,
             phases: vec![phase],
         }
+    }
+
+    #[test]
+    fn memory_is_what_is_beyond_the_stack() {
+        let held = |proxies, ours, stack| Held {
+            proxies,
+            ours,
+            stack,
+        };
+        let holds = |ours| {
+            let held = [
+                held(100, 50.0, 20.0),
+                held(500, 60.0, 99.0),
+                held(1124, ours, 60.0),
+            ];
+            memory(&held).unwrap().holds
+        };
+        // 40 kB each are the stack's.
+        assert!(holds(150.0));
+        assert!(!holds(150.1));
+        assert_eq!(memory(&[held(100, 50.0, 20.0)]), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use http::{Request, Response};
 use http_body::Frame;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use pilotfish_xds::Limits;
 use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
@@ -105,15 +105,8 @@ async fn connection(stream: TcpStream, answers: Arc<Answers>) {
         let opened = open(request, answers.clone());
         async move { Ok::<_, Infallible>(opened) }
     });
-    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.max_concurrent_streams)
-        .keep_alive_interval(limits.keepalive_interval)
-        .keep_alive_timeout(limits.keepalive_timeout)
-        .max_header_list_size(64 * 1024);
     // A client that goes away is the usual end.
-    let _ = builder
+    let _ = pilotfish_xds::http2(&limits)
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }

@@ -234,6 +234,7 @@ pub fn growth(growth: &Growth) -> String {
         "p99 ms",
         "RSS MB",
         "kB per proxy more",
+        "of the stack",
         "weight CPU ms",
         "p99 ms",
         "endpoint CPU ms",
@@ -249,6 +250,7 @@ pub fn growth(growth: &Growth) -> String {
             if phase.name == "connect" {
                 cells.push(format!("{:.0}", phase.rss_mb));
                 cells.push(shown(row.kb_per_proxy, 0));
+                cells.push(shown(row.stack_kb_per_proxy, 0));
             }
         }
         cells
@@ -266,6 +268,16 @@ pub fn growth(growth: &Growth) -> String {
             shown(bound.p99_ratio, 2),
             bound.most,
             if bound.holds { "holds" } else { "exceeded" }
+        );
+    }
+    if let Some(memory) = &growth.memory {
+        let _ = writeln!(
+            text,
+            "a proxy more takes {:.0} kB; the gRPC stack alone takes {:.0}; at most {:.0} beyond that: {}",
+            memory.kb_per_proxy,
+            memory.stack_kb_per_proxy,
+            memory.most_kb,
+            if memory.holds { "holds" } else { "exceeded" }
         );
     }
     text

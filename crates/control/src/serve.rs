@@ -123,7 +123,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     if let Some(interval) = settings.audit_interval {
         vital.spawn(audit::run(Arc::clone(&plane), interval));
     }
-    ports.serve(&server, &pages, tokens, settings.push, &stop, &mut serving);
+    ports.serve(&server, &pages, tokens, &stop, &mut serving);
     drop((inputs, pages));
 
     let ended = tokio::select! {
@@ -237,7 +237,6 @@ impl Ports {
         server: &Server<Plane>,
         pages: &Pages,
         tokens: Option<Arc<Tokens>>,
-        push: Push,
         stop: &Stop,
         serving: &mut JoinSet<Result<()>>,
     ) {
@@ -251,7 +250,7 @@ impl Ports {
         if let Some((listener, certificate)) = self.secure {
             let (server, told) = (server.clone(), stop.told());
             serving.spawn(async move {
-                tls::serve(server, listener, certificate, tokens, push, told).await;
+                tls::serve(server, listener, certificate, tokens, told).await;
                 Ok(())
             });
         }

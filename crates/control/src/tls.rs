@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use axum::http::header::AUTHORIZATION;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use pilotfish_xds::{PeerAddress, Server};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ use tower::ServiceExt as _;
 
 use crate::identity::Identity;
 use crate::plane::Plane;
-use crate::settings::{Push, Secure};
+use crate::settings::Secure;
 use crate::tokens::Tokens;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -152,7 +152,6 @@ pub(crate) async fn serve(
     listener: TcpListener,
     mut certificate: Certificate,
     tokens: Option<Arc<Tokens>>,
-    limits: Push,
     stop: impl Future<Output = ()>,
 ) {
     let (tell, told) = watch::channel(false);
@@ -165,7 +164,7 @@ pub(crate) async fn serve(
                 Ok((stream, _)) => {
                     let (server, acceptor) = (server.clone(), certificate.current());
                     let (tokens, told) = (tokens.clone(), told.clone());
-                    connections.spawn(connection(server, stream, acceptor, tokens, limits, told));
+                    connections.spawn(connection(server, stream, acceptor, tokens, told));
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: do not spin.
@@ -187,7 +186,6 @@ async fn connection(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     tokens: Option<Arc<Tokens>>,
-    limits: Push,
     mut told: watch::Receiver<bool>,
 ) {
     let address = stream.peer_addr().ok();
@@ -205,6 +203,7 @@ async fn connection(
             return;
         }
     };
+    let http2 = server.http2();
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(|chain| Identity::of_certificate(chain.first()?));
     let service = tower::service_fn(
@@ -235,15 +234,8 @@ async fn connection(
             }
         },
     );
-    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.max_streams)
-        .keep_alive_interval(limits.keepalive_interval)
-        .keep_alive_timeout(limits.keepalive_timeout)
-        .max_header_list_size(64 * 1024);
     let connection =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        http2.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     loop {
         tokio::select! {
@@ -337,23 +329,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server::new(plane, pilotfish_xds::Limits::default(), nodes);
-        let limits = Push {
-            concurrent: 4,
-            streams_per_second: Some(100),
-            send_timeout: None,
-            flow_control_timeout: Duration::from_secs(5),
-            keepalive_interval: Duration::from_secs(30),
-            keepalive_timeout: Duration::from_secs(10),
-            max_connection_age: None,
-            max_streams: 10,
-            max_request_bytes: 1 << 20,
-        };
         tokio::spawn(serve(
             server,
             listener,
             certificate,
             None,
-            limits,
             std::future::pending(),
         ));
         address

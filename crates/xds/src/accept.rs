@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -15,12 +16,26 @@ use tower::{Service, ServiceExt};
 
 use crate::configuration::Configuration;
 use crate::cork::cork;
+use crate::limits::Limits;
 use crate::server::Server;
 use crate::service::PeerAddress;
 
 /// What HTTP/2 may take of a response before the client has. Less wakes the task that makes the response more often; more are
 /// copies of what all share, times the clients that connect at once.
 const MOST_BUFFERED: usize = 256 * 1024;
+
+/// How connections speak HTTP/2, here and wherever else streams are served.
+pub fn http2(limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.max_concurrent_streams)
+        .keep_alive_interval(limits.keepalive_interval)
+        .keep_alive_timeout(limits.keepalive_timeout)
+        .max_send_buf_size(MOST_BUFFERED)
+        .max_header_list_size(64 * 1024);
+    builder
+}
 
 /// Cuts a connection. A client that reads nothing cannot be told so: what the transport buffers for it is freed only by
 /// dropping the connection.
@@ -104,17 +119,9 @@ async fn connection<C: Configuration>(
                 request
             })
     };
-    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.max_concurrent_streams)
-        .keep_alive_interval(limits.keepalive_interval)
-        .keep_alive_timeout(limits.keepalive_timeout)
-        .max_send_buf_size(MOST_BUFFERED)
-        .max_header_list_size(64 * 1024);
     let (stream, uncork) = cork(stream);
     let connection =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        http2(limits).serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     loop {
         tokio::select! {

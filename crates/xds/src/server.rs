@@ -146,6 +146,11 @@ impl<C: Configuration> Server<C> {
         self.shared.registry.held(node_id)
     }
 
+    /// How a transport of the caller's own is to speak HTTP/2.
+    pub fn http2(&self) -> hyper::server::conn::http2::Builder<hyper_util::rt::TokioExecutor> {
+        crate::accept::http2(&self.shared.limits)
+    }
+
     /// The gRPC service, for a transport of the caller's own.
     pub fn service(&self) -> Discovery<C> {
         Discovery::new(self.shared.clone())
