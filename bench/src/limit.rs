@@ -22,7 +22,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use pilotfish_xds::Limits;
 use prost::Message;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
@@ -90,7 +90,7 @@ impl Answers {
 
 /// Serves a recording until the process is killed.
 pub async fn serve(recording: Recording, address: SocketAddr) -> Result<()> {
-    let listener = TcpListener::bind(address).await?;
+    let listener = pilotfish_xds::listen(address)?;
     let answers = Arc::new(Answers::new(recording));
     loop {
         let (stream, _) = listener.accept().await?;

@@ -66,7 +66,7 @@ impl Address {
         };
         let mut failure = None;
         for address in addresses {
-            match TcpListener::bind(address).await {
+            match pilotfish_xds::listen(address) {
                 Ok(listener) => return Ok(listener),
                 Err(error) => {
                     let in_use = error.kind() == ErrorKind::AddrInUse;

@@ -1,6 +1,7 @@
 //! The plaintext transport: accepts TCP connections and speaks HTTP/2 on them.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -23,6 +24,22 @@ use crate::service::PeerAddress;
 /// What HTTP/2 may take of a response before the client has. Less wakes the task that makes the response more often; more are
 /// copies of what all share, times the clients that connect at once.
 const MOST_BUFFERED: usize = 256 * 1024;
+
+/// How many connections may wait to be accepted, if the system allows as many. Those that find no room are not refused: they
+/// try again after one second, then after two and four more, while nobody knows of them.
+const BACKLOG: u32 = 16 * 1024;
+
+/// Listens with room for all proxies of a mesh at once.
+pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// How connections speak HTTP/2, here and wherever else streams are served.
 pub fn http2(limits: &Limits) -> Builder<TokioExecutor> {

@@ -51,7 +51,7 @@ mod subscription;
 mod type_url;
 mod watch;
 
-pub use accept::http2;
+pub use accept::{http2, listen};
 pub use bundle::Pool;
 pub use configuration::{Configuration, Observer, Peer, Push};
 pub use connection::{ConnectionInfo, TypeStatus};

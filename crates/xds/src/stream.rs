@@ -488,9 +488,8 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
     }
 
     async fn push(&mut self, type_url: &TypeUrl) -> Result<(), End> {
-        let start = Instant::now();
         let generation = *self.generation.borrow();
-        let view = self.view(type_url).await?;
+        let (view, start) = self.view(type_url).await?;
         let known = view.is_known();
         let response = self.connection.session().push(type_url, view, generation);
         if !known && !type_url.is_known() {
@@ -504,17 +503,22 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         Ok(())
     }
 
-    async fn view(&mut self, type_url: &TypeUrl) -> Result<View, Status> {
+    /// What the proxy is to have, and since when that was worked on: waiting for one's turn costs nobody anything, and must not
+    /// make those who come later wait longer.
+    async fn view(&mut self, type_url: &TypeUrl) -> Result<(View, Instant), Status> {
         let (config, proxy) = (&self.shared.config, &mut self.proxy);
+        let start = Instant::now();
         // Handing the thread over costs more than most pushes.
         if let Some(view) = config.view_at_hand(proxy, type_url) {
-            return Ok(view);
+            return Ok((view, start));
         }
         let _permit = self.shared.computing.acquire().await.map_err(stopping)?;
+        let start = Instant::now();
         // Somebody of the same scope may have computed it while this one waited.
-        Ok(config
+        let view = config
             .view_at_hand(proxy, type_url)
-            .unwrap_or_else(|| blocking(|| config.view(proxy, type_url))))
+            .unwrap_or_else(|| blocking(|| config.view(proxy, type_url)));
+        Ok((view, start))
     }
 
     fn send(
