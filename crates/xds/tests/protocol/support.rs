@@ -12,8 +12,8 @@ use pilotfish_protos::envoy::service::discovery::v3::{
 };
 use pilotfish_protos::google::rpc::Status as RpcStatus;
 use pilotfish_xds::{
-    Configuration, Generation, Health, Limits, Peer, Protocol, Resource, ResourceSet, Server,
-    SessionConfig, TypeUrl, View,
+    Configuration, Generation, Health, Limits, Observer, Peer, Protocol, Resource, ResourceSet,
+    Server, SessionConfig, TypeUrl, View,
 };
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -216,6 +216,8 @@ pub(crate) struct Fake {
     generation: watch::Sender<Generation>,
     pub(crate) ready: AtomicBool,
     pub(crate) views: AtomicUsize,
+    /// How long each takes.
+    pub(crate) view_takes: Mutex<Duration>,
     /// What was reported: by whom, and what is wrong.
     pub(crate) reports: Mutex<Vec<(String, Option<String>)>>,
 }
@@ -227,6 +229,7 @@ impl Fake {
             generation: watch::Sender::new(Generation(1)),
             ready: AtomicBool::new(true),
             views: AtomicUsize::new(0),
+            view_takes: Mutex::default(),
             reports: Mutex::default(),
         })
     }
@@ -264,6 +267,10 @@ impl Configuration for Fake {
 
     fn view(&self, _: &mut String, t: &TypeUrl) -> View {
         self.views.fetch_add(1, Ordering::Relaxed);
+        let takes = *self.view_takes.lock().unwrap();
+        if !takes.is_zero() {
+            std::thread::sleep(takes);
+        }
         if !t.is_known() || *t == TypeUrl::Workload {
             return View::unknown();
         }
@@ -305,8 +312,12 @@ pub(crate) fn limits() -> Limits {
 
 impl Running {
     pub(crate) async fn start(limits: Limits) -> Self {
+        Self::start_watched(limits, Arc::new(())).await
+    }
+
+    pub(crate) async fn start_watched(limits: Limits, observer: Arc<dyn Observer>) -> Self {
         let fake = Fake::new();
-        let server = Server::new(fake.clone(), limits, Arc::new(()));
+        let server = Server::new(fake.clone(), limits, observer);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
