@@ -1,6 +1,6 @@
 //! Writes of HTTP/2, which come frame by frame, collected into few large ones.
 //!
-//! HTTP/2 hands over one frame at a time and flushes each; a system call for 16 kB costs as much as one for 64 kB, and so
+//! HTTP/2 hands over one frame at a time and flushes each; a system call for 16 kB costs as much as one for 128 kB, and so
 //! does waking the reader. [`Corked`] takes the frames and claims to have flushed them; [`Uncork`], which polls the
 //! connection, writes what is there whenever the connection has nothing more to do. Nothing waits for a later poll.
 
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// How much is collected at most; a connection keeps a buffer only while its client is behind.
-const MOST: usize = 64 * 1024;
+const MOST: usize = 128 * 1024;
 
 thread_local! {
     /// The last buffer that was emptied on this thread: warm, and enough for all its connections.
