@@ -3,12 +3,15 @@
 //! kube-rs' own opens another connection, with another TLS handshake and other buffers, for every watch.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
+use http::{Request, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -25,7 +28,7 @@ const WINDOWS: u32 = 4 << 20;
 const IDLE: Duration = Duration::from_secs(30);
 /// How long it may take to answer that.
 const ALIVE: Duration = Duration::from_secs(15);
-/// How long others wait for the one that goes ahead.
+/// How long requests wait for the greeting that goes ahead.
 const AHEAD: Duration = Duration::from_secs(1);
 
 /// Makes a client; nothing is sent yet.
@@ -57,35 +60,60 @@ pub(super) fn client(config: Config) -> Result<Client, Box<dyn Error + Send + Sy
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(Into::<Box<dyn Error + Send + Sync>>::into)
-        .service(OneAhead::new(http));
+        .service(OneAhead::new(http, greeting));
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// Lets one request go ahead while there may be no connection; the others share the one that it makes. All at once, as at the
-/// start or when the server is back, each would make its own before any learns that one is enough.
-#[derive(Clone, Debug)]
-struct OneAhead<S> {
+/// A request to the server that another one goes to, which any server answers at once, if only with a refusal. It shows nobody's
+/// credentials.
+fn greeting(request: &Request<Body>) -> Request<Body> {
+    let mut greeting = Request::new(Body::empty());
+    let mut uri = request.uri().clone().into_parts();
+    uri.path_and_query = Some(PathAndQuery::from_static("/version"));
+    // An address with another path is as good as it was.
+    *greeting.uri_mut() = Uri::from_parts(uri).unwrap_or_else(|_| request.uri().clone());
+    greeting
+}
+
+/// Lets a greeting go ahead while there may be no connection; all share the one that it makes. All at once, as at the start or
+/// when the server is back, each would make its own before any learns that one is enough. It is not one of them that goes
+/// ahead, because a server answers a list when it knows that what it has is up to date, which may take a while.
+#[derive(Debug)]
+struct OneAhead<S, R> {
     inner: S,
+    greeting: fn(&R) -> R,
     state: Arc<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last request was answered.
+    /// The last that was sent was answered.
     connected: AtomicBool,
     turn: Mutex<()>,
 }
 
-impl<S> OneAhead<S> {
-    fn new(inner: S) -> Self {
+// Derived, it would want requests to be `Clone`.
+impl<S: Clone, R> Clone for OneAhead<S, R> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            greeting: self.greeting,
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl<S, R> OneAhead<S, R> {
+    fn new(inner: S, greeting: fn(&R) -> R) -> Self {
         Self {
             inner,
+            greeting,
             state: Arc::default(),
         }
     }
 }
 
-impl<S, R> Service<R> for OneAhead<S>
+impl<S, R> Service<R> for OneAhead<S, R>
 where
     S: Service<R> + Clone + Send + 'static,
     S::Future: Send,
@@ -101,18 +129,27 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let state = self.state.clone();
+        let greeting = (self.greeting)(&request);
+        let mut greeter = self.inner.clone();
         // The clone takes the place of the one that is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
             let connected = || state.connected.load(Ordering::Relaxed);
-            let turn = if connected() {
-                None
-            } else {
-                tokio::time::timeout(AHEAD, state.turn.lock()).await.ok()
-            };
-            // Whoever had the turn before may have connected.
-            let _turn = turn.filter(|_| !connected());
+            if !connected() {
+                let ahead = async {
+                    let _turn = state.turn.lock().await;
+                    // Whoever had the turn before may have connected.
+                    if !connected() {
+                        let ready = poll_fn(|context| greeter.poll_ready(context));
+                        let ready = ready.await.is_ok();
+                        let greeted = ready && greeter.call(greeting).await.is_ok();
+                        state.connected.store(greeted, Ordering::Relaxed);
+                    }
+                };
+                // Who gets no answer in time tries by itself.
+                let _late = tokio::time::timeout(AHEAD, ahead).await;
+            }
             let answer = inner.call(request).await;
             state.connected.store(answer.is_ok(), Ordering::Relaxed);
             answer
@@ -130,40 +167,56 @@ mod tests {
 
     use super::*;
 
+    /// What it was sent.
+    #[derive(Clone, Copy)]
+    enum Sent {
+        Greeting,
+        Request,
+    }
+
     struct Server {
+        greeted: AtomicUsize,
         asked: AtomicUsize,
-        /// As many are answered.
+        /// As many are answered, first come first served.
         answers: Semaphore,
         /// How.
         up: AtomicBool,
     }
 
     impl Server {
-        async fn answer(self: Arc<Self>) -> Result<(), ()> {
-            self.asked.fetch_add(1, Ordering::Relaxed);
+        async fn answer(self: Arc<Self>, sent: Sent) -> Result<(), ()> {
+            let count = match sent {
+                Sent::Greeting => &self.greeted,
+                Sent::Request => &self.asked,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
             self.answers.acquire().await.unwrap().forget();
             self.up.load(Ordering::Relaxed).then_some(()).ok_or(())
         }
 
-        /// How many are asking once nobody has anything to do but wait. The clock stands still meanwhile.
-        async fn asked(&self) -> usize {
+        /// How many have greeted and asked once nobody has anything to do but wait. The clock stands still meanwhile.
+        async fn sent(&self) -> (usize, usize) {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            self.asked.load(Ordering::Relaxed)
+            let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+            (count(&self.greeted), count(&self.asked))
         }
     }
 
     fn many(server: &Arc<Server>) -> JoinSet<Result<(), ()>> {
-        let service = OneAhead::new(service_fn({
+        let inner = service_fn({
             let server = server.clone();
-            move |()| server.clone().answer()
-        }));
-        (0..10).map(|_| service.clone().oneshot(())).collect()
+            move |sent| server.clone().answer(sent)
+        });
+        let service = OneAhead::new(inner, |_| Sent::Greeting);
+        let request = |_| service.clone().oneshot(Sent::Request);
+        (0..10).map(request).collect()
     }
 
     fn server(up: bool) -> Arc<Server> {
         Arc::new(Server {
+            greeted: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             answers: Semaphore::new(0),
             up: AtomicBool::new(up),
@@ -171,13 +224,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_goes_ahead_and_the_others_follow_when_it_has_an_answer() {
+    async fn a_greeting_goes_ahead_and_all_follow_when_it_has_an_answer() {
         let server = server(true);
         let requests = many(&server);
-        assert_eq!(server.asked().await, 1);
+        assert_eq!(server.sent().await, (1, 0));
         server.answers.add_permits(1);
-        assert_eq!(server.asked().await, 10);
-        server.answers.add_permits(9);
+        assert_eq!(server.sent().await, (1, 10));
+        server.answers.add_permits(10);
         assert_eq!(requests.join_all().await, [Ok(()); 10]);
     }
 
@@ -185,29 +238,37 @@ mod tests {
     async fn who_fails_is_followed_by_one() {
         let server = server(false);
         let requests = many(&server);
-        assert_eq!(server.asked().await, 1);
+        assert_eq!(server.sent().await, (1, 0));
         server.answers.add_permits(1);
-        assert_eq!(server.asked().await, 2);
+        assert_eq!(server.sent().await, (2, 1), "one tries all the same");
+        server.answers.add_permits(1);
+        assert_eq!(server.sent().await, (2, 1), "and fails");
         server.up.store(true, Ordering::Relaxed);
         server.answers.add_permits(1);
-        assert_eq!(server.asked().await, 10);
-        server.answers.add_permits(8);
-        let failed = requests
-            .join_all()
-            .await
-            .iter()
-            .filter(|r| r.is_err())
-            .count();
-        assert_eq!(failed, 1);
+        assert_eq!(server.sent().await, (2, 10));
+        server.answers.add_permits(9);
+        let answers = requests.join_all().await;
+        assert_eq!(answers.iter().filter(|r| r.is_err()).count(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_long_for_one_that_gets_no_answer() {
+    async fn nobody_waits_long_for_a_greeting_that_gets_no_answer() {
         let server = server(true);
         let requests = many(&server);
-        assert_eq!(server.asked().await, 1);
+        assert_eq!(server.sent().await, (1, 0));
         tokio::time::sleep(AHEAD * 2).await;
-        assert_eq!(server.asked().await, 10);
+        assert_eq!(server.sent().await.1, 10);
         drop(requests);
+    }
+
+    #[test]
+    fn a_greeting_goes_to_the_same_server_and_shows_no_credentials() {
+        let request = Request::get("https://10.0.0.1:6443/api/v1/pods?watch=true")
+            .header("authorization", "Bearer secret")
+            .body(Body::empty())
+            .unwrap();
+        let greeting = greeting(&request);
+        assert_eq!(*greeting.uri(), "https://10.0.0.1:6443/version");
+        assert!(greeting.headers().is_empty());
     }
 }
