@@ -48,6 +48,7 @@ What the columns mean:
                until the next change.
   proxies' CPU The same of this program, which shares the processors with the server.
   RSS, peak    Resident memory of the server after the phase, and the most there ever was
+  of the stack With --growth: what of the memory of a proxy more a bare server of the same gRPC stack takes, too
   refused      Streams that ended before anything came. reconnects: streams opened again, for any reason
 
 Connecting is paced by the server as fast as it can configure proxies, and that is part of its p99. With istiod's pace:

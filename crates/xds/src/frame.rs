@@ -433,6 +433,8 @@ mod tests {
         let part = sent.next().expect("a part");
         assert_eq!(part, first[0]);
         assert!(part.is_unique(), "nobody else needs it");
+        let (len, room) = (part.len(), part.try_into_mut().map(|own| own.capacity()));
+        assert_eq!(room, Ok(len), "it takes what it counts for");
         drop(sent);
         assert!(held.upgrade().is_none());
     }

@@ -15,7 +15,7 @@ use crate::bundle::Bundle;
 use crate::resource::Version;
 
 /// Resources of at least this many bytes are shared, smaller ones are copied.
-pub(crate) const SHARE_FROM: usize = 4096;
+const SHARE_FROM: usize = 4096;
 
 /// A part is at most this long: what HTTP/2 puts into one frame. Memory for it is at hand, since the last one was just
 /// given back; larger buffers come from the kernel, which clears them first.
@@ -91,15 +91,15 @@ impl Parts {
         if let Some(part) = shared(bundle, from, to, delta) {
             return Some(part);
         }
-        let mut out = BytesMut::with_capacity(PIECE);
-        let (mut at, mut start) = from;
-        while at < to.0 {
-            let end = bundle.resources[at].field(delta).len();
-            bundle.put(&mut out, at, start..end, delta);
-            (at, start) = (at + 1, 0);
+        // No longer than it is: what is kept is counted by its length. It begins with a resource, since only large ones are cut.
+        let whole = || bundle.resources[from.0..to.0].iter();
+        let len: usize = whole().map(|r| r.field(delta).len()).sum();
+        let mut out = BytesMut::with_capacity(len + to.1);
+        for (at, resource) in (from.0..).zip(whole()) {
+            bundle.put(&mut out, at, 0..resource.field(delta).len(), delta);
         }
-        if start < to.1 {
-            bundle.put(&mut out, at, start..to.1, delta);
+        if to.1 > 0 {
+            bundle.put(&mut out, to.0, 0..to.1, delta);
         }
         let part = out.freeze();
         // Besides the one that is asking, somebody else is being sent this bundle.

@@ -129,14 +129,14 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let state = self.state.clone();
-        let greeting = (self.greeting)(&request);
-        let mut greeter = self.inner.clone();
+        let greeting = self.greeting;
         // The clone takes the place of the one that is ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
             let connected = || state.connected.load(Ordering::Relaxed);
             if !connected() {
+                let (mut greeter, greeting) = (inner.clone(), greeting(&request));
                 let ahead = async {
                     let _turn = state.turn.lock().await;
                     // Whoever had the turn before may have connected.
