@@ -1,14 +1,15 @@
 //! Clusters that objects come from.
 
+use crate::Text;
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// How many names there can be in the life of a process, besides the config cluster.
 const MOST: usize = 1024;
 
 /// The names, in the order in which they were first heard. A place that is taken stays so: an id means the same for ever.
-static NAMES: [OnceLock<Arc<str>>; MOST] = [const { OnceLock::new() }; MOST];
+static NAMES: [OnceLock<Text>; MOST] = [const { OnceLock::new() }; MOST];
 
 /// A cluster. Small, since every key has one. The order is that of names, with the config cluster before all others, so
 /// that nothing depends on which one was heard of first.
@@ -23,13 +24,13 @@ impl ClusterId {
     /// The cluster of this name, which is not the config cluster; `None` if there have been too many.
     pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().zip(1..).find_map(|(place, id)| {
-            let known = place.get_or_init(|| Arc::from(name));
+            let known = place.get_or_init(|| Text::from(name));
             (**known == *name).then_some(Self(id))
         })
     }
 
     /// Its name; `None` for the config cluster.
-    pub fn name(self) -> Option<&'static Arc<str>> {
+    pub fn name(self) -> Option<&'static Text> {
         let index = usize::from(self.0).checked_sub(1)?;
         NAMES.get(index)?.get()
     }

@@ -34,3 +34,7 @@ pub use object::{Labels, Meta, Object, ObjectKey, Origin, OwnerRef, Spec, SpecOf
 pub use snapshot::Snapshot;
 pub use standing::{Standing, Standings};
 pub use store::{Applied, Change, SourceId, Store};
+
+/// A string that is shared, not copied, and that takes one word to refer to: there are as many of them as there are names,
+/// labels and addresses.
+pub type Text = arcstr::ArcStr;

@@ -1,7 +1,7 @@
 //! An object as the store keeps it: key, metadata, spec and where it was written.
 
+use crate::Text;
 use std::fmt;
-use std::sync::Arc;
 
 use litemap::LiteMap;
 use serde::{Serialize, Serializer};
@@ -18,14 +18,14 @@ pub struct ObjectKey {
     /// The cluster it is in.
     pub cluster: ClusterId,
     /// The namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Text,
     /// The name.
-    pub name: Arc<str>,
+    pub name: Text,
 }
 
 impl ObjectKey {
     /// The key of an object of the config cluster.
-    pub fn new(kind: Kind, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+    pub fn new(kind: Kind, namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
         Self {
             kind,
             cluster: ClusterId::CONFIG,
@@ -63,7 +63,7 @@ impl Serialize for ObjectKey {
 }
 
 /// Labels or annotations: few, and there are as many of these maps as there are endpoints.
-pub type Labels = LiteMap<Arc<str>, Arc<str>>;
+pub type Labels = LiteMap<Text, Text>;
 
 /// What Kubernetes knows of every object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -86,18 +86,18 @@ pub struct Meta {
 #[serde(rename_all = "camelCase")]
 pub struct OwnerRef {
     /// For instance `ReplicaSet`.
-    pub kind: Arc<str>,
+    pub kind: Text,
     /// Its name, in the namespace of the object.
-    pub name: Arc<str>,
+    pub name: Text,
     /// For instance `apps/v1`.
-    pub api_version: Arc<str>,
+    pub api_version: Text,
 }
 
 /// Where a document begins, or a field is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Origin {
     /// Path of the file.
-    pub file: Arc<str>,
+    pub file: Text,
     /// Line, counted from one.
     pub line: u32,
 }

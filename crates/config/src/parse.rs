@@ -3,8 +3,8 @@
 //! A text is split into documents by its lines alone ([`split`]), and each document is read on its own ([`document`]),
 //! so that one mistake costs one object. [`documents`] does both.
 
+use crate::Text;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -127,7 +127,7 @@ pub fn documents(text: &str, file: &str) -> Parsed {
         Ok(text) => text,
         Err(diagnostic) => return Parsed::unreadable(*diagnostic),
     };
-    let file: Arc<str> = file.into();
+    let file: Text = file.into();
     let mut all = Parsed::default();
     let mut first: BTreeMap<ObjectKey, Option<Origin>> = BTreeMap::new();
     let documents = split(text);
@@ -150,11 +150,11 @@ pub fn documents(text: &str, file: &str) -> Parsed {
 }
 
 /// The finding that a text has more documents than are read.
-pub fn too_many_documents(first_unread: &Document<'_>, file: &Arc<str>) -> Diagnostic {
+pub fn too_many_documents(first_unread: &Document<'_>, file: &Text) -> Diagnostic {
     let reason = format!("more than {MAX_DOCUMENTS} documents");
     Diagnostic::error("limit", reason, "the rest of the file is not read").from_origin(Some(
         Origin {
-            file: Arc::clone(file),
+            file: file.clone(),
             line: first_unread.line,
         },
     ))
@@ -172,7 +172,7 @@ pub fn duplicate(object: &Object, earlier: Option<&Origin>) -> Diagnostic {
 }
 
 /// The objects of one document: one, or several if it is a list.
-pub fn document(document: &Document<'_>, file: &Arc<str>) -> Parsed {
+pub fn document(document: &Document<'_>, file: &Text) -> Parsed {
     let mut reader = Reader {
         document,
         file,
@@ -278,7 +278,7 @@ fn values(text: &str) -> Result<Vec<Rooted>, yaml::Fault> {
 
 struct Reader<'a> {
     document: &'a Document<'a>,
-    file: &'a Arc<str>,
+    file: &'a Text,
     parsed: Parsed,
 }
 
@@ -286,7 +286,7 @@ impl Reader<'_> {
     /// The place of a line of the document, counted from one.
     fn origin(&self, line: u32) -> Origin {
         Origin {
-            file: Arc::clone(self.file),
+            file: self.file.clone(),
             line: self.document.line + line.max(1) - 1,
         }
     }

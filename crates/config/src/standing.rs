@@ -1,5 +1,6 @@
 //! How an object stands at its API server: what whoever writes to it must know, and translation must not.
 
+use crate::Text;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -8,15 +9,15 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Tells it from another of the same name.
-    pub uid: Arc<str>,
+    pub uid: Text,
     /// The resource version: changes with every write.
     pub version: u64,
     /// Changes with every write by its author.
     pub generation: i64,
     /// The group and version it was read in, such as `networking.istio.io/v1`.
-    pub api_version: Arc<str>,
+    pub api_version: Text,
     /// Its status as JSON text, if it has one.
-    pub status: Option<Arc<str>>,
+    pub status: Option<Text>,
     /// Whether it is not in effect as it is: its last good version is, or nothing.
     pub refused: bool,
 }

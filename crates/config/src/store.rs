@@ -1,5 +1,6 @@
 //! The one place that objects are written to.
 
+use crate::Text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Source {
-    name: Arc<str>,
+    name: Text,
     /// Everything the source has, including what a lower source hides.
     objects: BTreeMap<ObjectKey, Arc<Object>>,
     diagnostics: Vec<Diagnostic>,
@@ -57,7 +58,7 @@ impl Store {
     }
 
     /// A new source, which loses against those registered before it.
-    pub fn register(&mut self, name: impl Into<Arc<str>>) -> SourceId {
+    pub fn register(&mut self, name: impl Into<Text>) -> SourceId {
         let id = SourceId(self.sources.len() as u32);
         self.sources.push(Source {
             name: name.into(),

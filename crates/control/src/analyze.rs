@@ -1,10 +1,10 @@
 //! `pilotfish analyze`: reads a configuration once and says what is wrong with it.
 
+use pilotfish_config::Text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
@@ -86,7 +86,7 @@ struct Input {
     diagnostics: Vec<Diagnostic>,
     /// Where each object was seen first.
     seen: BTreeMap<ObjectKey, Option<Origin>>,
-    stdin: Option<Arc<str>>,
+    stdin: Option<Text>,
 }
 
 impl Input {
@@ -191,7 +191,7 @@ impl Input {
 
     /// The same findings with the lines of their fields instead of those of their objects.
     fn located(&self, diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
-        let mut texts: BTreeMap<Arc<str>, Option<String>> = BTreeMap::new();
+        let mut texts: BTreeMap<Text, Option<String>> = BTreeMap::new();
         let mut out = Vec::with_capacity(diagnostics.len());
         for mut diagnostic in diagnostics {
             if let Some(origin) = &mut diagnostic.origin {

@@ -4,6 +4,7 @@
 //! Every replica writes for the proxies that are connected to it. An entry lives where its group does: one whose group is
 //! in a file, or in no cluster, lives in memory, as one more source of the store.
 
+use pilotfish_config::Text;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -199,7 +200,7 @@ impl Workloads {
             }
             _ => return None,
         };
-        let text = |(key, value): (&Arc<str>, &Arc<str>)| (key.to_string(), value.to_string());
+        let text = |(key, value): (&Text, &Text)| (key.to_string(), value.to_string());
         let locality = facts.locality().map(|place| {
             let parts = [&place.region, &place.zone, &place.subzone];
             let said = parts.into_iter().take_while(|part| !part.is_empty());

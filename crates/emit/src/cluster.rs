@@ -483,10 +483,10 @@ fn metadata(cluster: &ir::Cluster) -> Option<core::Metadata> {
     let mut istio = g::Struct::default();
     let mut set = |key: &str, value| istio.fields.insert(key.to_owned(), value);
     if let Some(rule) = &cluster.rule {
-        set("config", value::text_value(rule.as_ref()));
+        set("config", value::text_value(rule.as_str()));
     }
     if let Some(subset) = &cluster.subset {
-        set("subset", value::text_value(subset.as_ref()));
+        set("subset", value::text_value(subset.as_str()));
     }
     if cluster.external {
         set("external", value::bool_value(true));
@@ -494,9 +494,9 @@ fn metadata(cluster: &ir::Cluster) -> Option<core::Metadata> {
     if !cluster.services.is_empty() {
         let services = cluster.services.iter().map(|service| {
             value::struct_value(value::fields([
-                ("host", value::text_value(service.host.as_ref())),
-                ("name", value::text_value(service.name.as_ref())),
-                ("namespace", value::text_value(service.namespace.as_ref())),
+                ("host", value::text_value(service.host.as_str())),
+                ("name", value::text_value(service.name.as_str())),
+                ("namespace", value::text_value(service.namespace.as_str())),
             ]))
         });
         set("services", value::list_value(services.collect()));

@@ -89,7 +89,7 @@ fn metadata(endpoint: &Endpoint) -> Option<core::Metadata> {
             .insert("envoy.transport_socket_match".to_owned(), mode);
     }
     if !endpoint.workload.is_empty() {
-        let workload = value::fields([("workload", value::text_value(endpoint.workload.as_ref()))]);
+        let workload = value::fields([("workload", value::text_value(endpoint.workload.as_str()))]);
         metadata
             .filter_metadata
             .insert("istio".to_owned(), workload);

@@ -70,7 +70,7 @@ pub(crate) fn duration(span: Millis) -> g::Duration {
 }
 
 pub(crate) fn string(text: &Text) -> String {
-    text.as_ref().to_owned()
+    text.as_str().to_owned()
 }
 
 /// A share as a fraction of a million.
@@ -176,7 +176,7 @@ pub(crate) fn fields<const N: usize>(entries: [(&str, g::Value); N]) -> g::Struc
 
 /// Telemetry's note of the object a resource came from.
 pub(crate) fn origin(path: &Text) -> core::Metadata {
-    metadata(fields([("config", text_value(path.as_ref()))]))
+    metadata(fields([("config", text_value(path.as_str()))]))
 }
 
 /// Metadata under Istio's key.

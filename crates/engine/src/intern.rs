@@ -95,7 +95,9 @@ impl ObjectNames {
         });
         let names = names.collect();
         if written.names.len() > written.sweep_at.max(1024) {
-            written.names.retain(|_, name| Arc::strong_count(name) > 1);
+            written
+                .names
+                .retain(|_, name| Text::strong_count(name) != Some(1));
             written.sweep_at = written.names.len() * 2;
         }
         names

@@ -41,7 +41,7 @@ fn is_fixed(name: &str) -> bool {
 /// A gateway's table to which no rule contributed although some are written for it: none of their matches is for this port
 /// or gateway. Such rules are not named, but without them the table says that there is nothing.
 fn is_void(kind: &str, resource: &Resource) -> bool {
-    let is_rule = |s: &std::sync::Arc<str>| s.starts_with("VirtualService/");
+    let is_rule = |s: &pilotfish_xds::Text| s.starts_with("VirtualService/");
     kind == "RDS" && resource.name.starts_with("http.") && !resource.sources.iter().any(is_rule)
 }
 

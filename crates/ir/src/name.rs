@@ -1,9 +1,7 @@
 //! Names that several resources share.
 
-use std::sync::Arc;
-
-/// A string that is shared, not copied.
-pub type Text = Arc<str>;
+/// A string that is shared, not copied, and that takes one word to refer to.
+pub type Text = arcstr::ArcStr;
 
 /// Which upstream a route or filter chain leads to. The emitter spells it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

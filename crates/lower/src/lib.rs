@@ -34,5 +34,4 @@ pub use scope::{
     NameScope, ProxyKind, RouteScope, SecretScope, Who,
 };
 
-/// A string that is shared, not copied.
-pub type Text = std::sync::Arc<str>;
+pub use pilotfish_mesh::Text;

@@ -39,7 +39,6 @@ pub use service::{ExportTo, Port, Registry, Resolution, Service, ServiceId};
 pub use workload::{Instance, Workload};
 pub use world::{Settings, World};
 
-/// A string that is shared, not copied.
-pub type Text = std::sync::Arc<str>;
+pub use pilotfish_config::Text;
 /// Labels.
 pub type Labels = pilotfish_config::Labels;

@@ -77,7 +77,7 @@ fn a_service_has_the_pods_of_its_slices() {
     let reader = Reader::new(&world);
     assert_eq!(
         *reader.identities(&web),
-        ["spiffe://cluster.local/ns/shop/sa/web".into()]
+        ["spiffe://cluster.local/ns/shop/sa/web"]
     );
     let workload = reader.workload("", "10.0.0.1").unwrap();
     assert_eq!(workload.instances.len(), 1);
@@ -105,7 +105,7 @@ fn a_service_entry_for_a_host_of_kubernetes_adds_endpoints() {
         .into_iter()
         .find(|d| d.code == "host-conflict")
         .unwrap();
-    assert_eq!(conflict.object.unwrap().name, "overlap".into());
+    assert_eq!(conflict.object.unwrap().name, "overlap");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Strings that many objects have are kept once.
 
+use pilotfish_config::Text;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use pilotfish_config::{Labels, Object, Spec};
 
@@ -11,7 +11,7 @@ const TIDY_AT: usize = 1024;
 /// Strings that were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    strings: BTreeSet<Arc<str>>,
+    strings: BTreeSet<Text>,
     tidy_at: usize,
 }
 
@@ -36,7 +36,8 @@ impl Shared {
             self.one(&mut owner.name);
         }
         if self.strings.len() > self.tidy_at.max(TIDY_AT) {
-            self.strings.retain(|text| Arc::strong_count(text) > 1);
+            self.strings
+                .retain(|text| Text::strong_count(text) != Some(1));
             self.tidy_at = self.strings.len() * 2;
         }
     }
@@ -56,11 +57,11 @@ impl Shared {
         *map = shared.collect();
     }
 
-    fn one(&mut self, text: &mut Arc<str>) {
+    fn one(&mut self, text: &mut Text) {
         match self.strings.get(text) {
-            Some(known) => *text = Arc::clone(known),
+            Some(known) => *text = known.clone(),
             None => {
-                self.strings.insert(Arc::clone(text));
+                self.strings.insert(text.clone());
             }
         }
     }
@@ -85,9 +86,9 @@ mod tests {
         let (mut shared, mut a, mut b) = (Shared::default(), pod("a", "cart"), pod("b", "cart"));
         shared.share(&mut a);
         shared.share(&mut b);
-        assert!(Arc::ptr_eq(&a.key.namespace, &b.key.namespace));
+        assert!(Text::ptr_eq(&a.key.namespace, &b.key.namespace));
         let app = |pod: &Object| pod.meta.labels.get("app").cloned().expect("a label");
-        assert!(Arc::ptr_eq(&app(&a), &app(&b)));
+        assert!(Text::ptr_eq(&app(&a), &app(&b)));
     }
 
     #[test]
@@ -102,7 +103,7 @@ mod tests {
         Shared::default().share(&mut object);
         let entry: &ServiceEntry = object.get().expect("a ServiceEntry");
         let app = |index: usize| entry.endpoints[index].labels.get("app").expect("a label");
-        assert!(Arc::ptr_eq(app(0), app(1)));
+        assert!(Text::ptr_eq(app(0), app(1)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Resources that are sent together, listed once for all clients that get the same.
 
+use crate::Text;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -18,7 +19,7 @@ pub(crate) struct Bundle {
     /// The version of each in an incremental response, where that is not the one of its content.
     pub(crate) stamps: Option<Box<[Version]>>,
     /// Names that were asked for and are not there.
-    pub(crate) missing: Vec<Arc<str>>,
+    pub(crate) missing: Vec<Text>,
     /// Depends on what is in it, not on the order, so that versions of bundles can be added.
     pub(crate) version: Version,
     /// Bytes of the resources in a response of either protocol.
@@ -32,7 +33,7 @@ pub(crate) struct Bundle {
 impl Bundle {
     pub(crate) fn new(
         resources: Vec<Arc<Resource>>,
-        missing: Vec<Arc<str>>,
+        missing: Vec<Text>,
         basis: &Basis,
     ) -> Arc<Self> {
         let mut version = Version(0);

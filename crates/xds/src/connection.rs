@@ -1,5 +1,6 @@
 //! Connected proxies as debug pages see them.
 
+use crate::Text;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +42,7 @@ pub struct ConnectionInfo {
     /// Number of the stream since the server started.
     pub id: u64,
     /// What the proxy calls itself.
-    pub node_id: Arc<str>,
+    pub node_id: Text,
     /// Where it connects from.
     pub peer: Option<SocketAddr>,
     /// Since when.
@@ -56,7 +57,7 @@ pub struct ConnectionInfo {
 #[derive(Debug)]
 pub(crate) struct Connection<P> {
     pub(crate) id: u64,
-    pub(crate) node_id: Arc<str>,
+    pub(crate) node_id: Text,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) connected_at: SystemTime,
     pub(crate) delta: bool,

@@ -1,7 +1,7 @@
 //! The incremental variant: requests add and remove names, responses carry what changed and what is gone.
 
+use crate::Text;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::envoy::service::discovery::v3::{
@@ -178,7 +178,7 @@ impl Protocol for Session {
     }
 }
 
-fn respond(type_url: &TypeUrl, nonce: Nonce, bundles: Bundles, removed: &[Arc<str>]) -> Response {
+fn respond(type_url: &TypeUrl, nonce: Nonce, bundles: Bundles, removed: &[Text]) -> Response {
     Response {
         type_url: type_url.clone(),
         nonce,
@@ -198,12 +198,12 @@ impl Session {
             TypeUrl::Endpoints => std::mem::take(&mut self.early),
             _ => Early::default(),
         };
-        let initial: BTreeMap<Arc<str>, Option<Version>> = request
+        let initial: BTreeMap<Text, Option<Version>> = request
             .initial_resource_versions
             .iter()
             .map(|(name, version)| {
                 let held = Version::parse(version).filter(|_| !early.has(name));
-                (Arc::from(name.as_str()), held)
+                (Text::from(name.as_str()), held)
             })
             .collect();
         let mut watch = Watch::new(type_url, initial);

@@ -5,6 +5,7 @@
 //! A short response is one piece, a long one consists of the parts of its bundles. The first piece starts with gRPC's
 //! five-byte message prefix.
 
+use crate::Text;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -187,7 +188,7 @@ pub(crate) fn delta_response<'a>(
     type_url: &str,
     nonce: &str,
     resources: Bundles,
-    removed: impl IntoIterator<Item = &'a Arc<str>>,
+    removed: impl IntoIterator<Item = &'a Text>,
 ) -> Frames {
     let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
     text(&mut head, 4, type_url);
@@ -369,7 +370,7 @@ mod tests {
                 sizes
             );
 
-            let removed: Vec<Arc<str>> = vec!["x".into(), "y".into()];
+            let removed: Vec<Text> = vec!["x".into(), "y".into()];
             let delta = delta_response("type.googleapis.com/t", "n", bundles(&resources), &removed);
             let delta = DeltaDiscoveryResponse::decode(checked(&delta)).unwrap();
             assert_eq!(delta.removed_resources, ["x", "y"]);

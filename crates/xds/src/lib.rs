@@ -69,3 +69,6 @@ pub use session::{
 pub use subscription::{Subscription, WILDCARD};
 pub use type_url::TypeUrl;
 pub use watch::Watch;
+
+/// A string that is shared, not copied, and that takes one word to refer to.
+pub type Text = arcstr::ArcStr;

@@ -1,5 +1,6 @@
 //! Sets of names that many clients subscribe to, kept once.
 
+use crate::Text;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,7 +17,7 @@ pub struct Names(Arc<Set>);
 
 #[derive(Clone, Debug, Default)]
 struct Set {
-    names: OrdSet<Arc<str>>,
+    names: OrdSet<Text>,
     /// Sum of the hashes of all names: equal sets have equal sums.
     sum: u64,
     /// Given by the pool, so that sets with the same number are equal; 0 for a set that is not in it.
@@ -44,7 +45,7 @@ impl Names {
     }
 
     /// All, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Text> {
         self.0.names.iter()
     }
 
@@ -54,7 +55,7 @@ impl Names {
     }
 
     /// Adds a name; true if it is new.
-    pub(crate) fn insert(&mut self, name: Arc<str>) -> bool {
+    pub(crate) fn insert(&mut self, name: Text) -> bool {
         if self.contains(&name) {
             return false;
         }
@@ -100,9 +101,9 @@ impl PartialEq for Names {
 
 impl Eq for Names {}
 
-impl FromIterator<Arc<str>> for Names {
-    fn from_iter<I: IntoIterator<Item = Arc<str>>>(names: I) -> Self {
-        let names: OrdSet<Arc<str>> = names.into_iter().collect();
+impl FromIterator<Text> for Names {
+    fn from_iter<I: IntoIterator<Item = Text>>(names: I) -> Self {
+        let names: OrdSet<Text> = names.into_iter().collect();
         let sum = sum(names.iter().map(|name| &**name));
         Self(Arc::new(Set { names, sum, id: 0 }))
     }
@@ -138,7 +139,7 @@ impl NamePool {
                 return held;
             }
         }
-        let mut set: Names = names.into_iter().map(Arc::from).collect();
+        let mut set: Names = names.into_iter().map(Text::from).collect();
         self.share(&mut set);
         set
     }
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!((a.id(), a.len()), (b.id(), 101));
         assert!(a.id().is_some() && b.remove("more") && !b.remove("more"));
         pool.share(&mut b);
-        assert_eq!(b, list(100).into_iter().map(Arc::from).collect());
+        assert_eq!(b, list(100).into_iter().map(Text::from).collect());
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! Who holds no such version is sent the endpoints: those whose cluster the stream does not carry, and those that came with
 //! the other variant of the protocol.
 
+use crate::Text;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ impl Basis {
 #[derive(Debug)]
 pub(crate) enum Early {
     /// These.
-    Names(BTreeSet<Arc<str>>),
+    Names(BTreeSet<Text>),
     /// Any.
     All,
 }
@@ -74,7 +75,7 @@ impl Default for Early {
 
 impl Early {
     /// Takes note of clusters that are sent.
-    pub(crate) fn add<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
+    pub(crate) fn add<'a>(&mut self, names: impl Iterator<Item = &'a Text>) {
         let Self::Names(early) = self else { return };
         early.extend(names.cloned());
         if early.len() > MAX_EARLY {

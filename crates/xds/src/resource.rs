@@ -3,6 +3,7 @@
 //! A resource is encoded once; every proxy that gets it shares the bytes. A set is a persistent map: the next generation
 //! shares the nodes that did not change, so that comparing two generations costs what differs.
 
+use crate::Text;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl fmt::Debug for Version {
 /// version are.
 pub struct Resource {
     /// Name, unique within its type for one proxy.
-    pub name: Arc<str>,
+    pub name: Text,
     /// Hash of its `Any`.
     pub version: Version,
     /// The resource as it stands in an incremental response; its end is what stands in a state-of-the-world response, and
@@ -78,12 +79,12 @@ pub struct Resource {
     sotw_at: u32,
     any_at: u32,
     /// Names of the objects it was made from, for debug pages.
-    pub sources: Arc<[Arc<str>]>,
+    pub sources: Arc<[Text]>,
 }
 
 impl Resource {
     /// A resource from an encoded `google.protobuf.Any`.
-    pub fn new(name: Arc<str>, any: &[u8], sources: Arc<[Arc<str>]>) -> Arc<Self> {
+    pub fn new(name: Text, any: &[u8], sources: Arc<[Text]>) -> Arc<Self> {
         let version = Version::of(any);
         let (framed, sotw_at, any_at) = crate::frame::encode_resource(&name, version, any);
         Arc::new(Self {
@@ -122,12 +123,7 @@ impl Resource {
     }
 
     /// A resource from an encoded message of a type: wraps it in `google.protobuf.Any`, copying it once.
-    pub fn wrap(
-        type_url: &str,
-        name: Arc<str>,
-        message: &[u8],
-        sources: Arc<[Arc<str>]>,
-    ) -> Arc<Self> {
+    pub fn wrap(type_url: &str, name: Text, message: &[u8], sources: Arc<[Text]>) -> Arc<Self> {
         Self::new(name, &crate::frame::encode_any(type_url, message), sources)
     }
 
@@ -168,7 +164,7 @@ impl fmt::Debug for Resource {
 /// the nodes they share.
 #[derive(Clone, Default)]
 pub struct ResourceSet {
-    map: OrdMap<Arc<str>, Arc<Resource>>,
+    map: OrdMap<Text, Arc<Resource>>,
     /// Sets with the same number are equal: clones that nobody has changed since.
     id: u64,
 }
@@ -280,7 +276,7 @@ pub enum Change<'a> {
 
 impl<'a> Change<'a> {
     /// The name of the resource that differs.
-    pub fn name(&self) -> &'a Arc<str> {
+    pub fn name(&self) -> &'a Text {
         match self {
             Self::Set(r) | Self::Removed(r) => &r.name,
         }
@@ -391,7 +387,7 @@ impl View {
         &'a self,
         newer: &'a Self,
         section: usize,
-        item: &DiffItem<'a, 'a, Arc<str>, Arc<Resource>>,
+        item: &DiffItem<'a, 'a, Text, Arc<Resource>>,
     ) -> Option<Change<'a>> {
         match *item {
             DiffItem::Add(name, _) | DiffItem::Update { new: (name, _), .. } => {

@@ -3,6 +3,7 @@
 //! A session is pure: no clock, no I/O. [`Protocol::on_request`] takes note of what a client says, [`Protocol::push`]
 //! compares a view with what the client holds and returns the response that this calls for, if any. The caller decides when.
 
+use crate::Text;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -251,7 +252,7 @@ impl Watches {
     }
 
     /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming.
-    pub(crate) fn clusters_sent<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
+    pub(crate) fn clusters_sent<'a>(&mut self, names: impl Iterator<Item = &'a Text>) {
         if let Some(endpoints) = self.types.get_mut(&TypeUrl::Endpoints) {
             endpoints.refresh(names);
         }

@@ -5,6 +5,7 @@
 //! whose last response is unanswered holds back the later ones, which may refer to what it has yet to bring. A request
 //! that calls for a response is not held back.
 
+use crate::Text;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -231,11 +232,7 @@ async fn inquire<C: Configuration, P: Protocol>(
 }
 
 /// Who was admitted: its first request, its name and what translation sees of it.
-type Admitted<C, P> = (
-    <P as Protocol>::Request,
-    Arc<str>,
-    <C as Configuration>::Proxy,
-);
+type Admitted<C, P> = (<P as Protocol>::Request, Text, <C as Configuration>::Proxy);
 
 /// Lets the control plane judge the node.
 fn admit<C: Configuration, P: Protocol>(
@@ -252,7 +249,7 @@ fn admit<C: Configuration, P: Protocol>(
         return Err(Status::invalid_argument("node.id is too long"));
     }
     let proxy = shared.config.connect(node, peer)?;
-    let node_id: Arc<str> = Arc::from(node.id.as_str());
+    let node_id = Text::from(node.id.as_str());
     Ok((first, node_id, proxy))
 }
 

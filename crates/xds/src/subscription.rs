@@ -1,5 +1,6 @@
 //! What a client wants of one type: everything, some names, or nothing.
 
+use crate::Text;
 use std::sync::Arc;
 
 use crate::bundle::Bundle;
@@ -59,7 +60,7 @@ impl Subscription {
     }
 
     /// Adds a name; true if it is new.
-    pub(crate) fn add(&mut self, name: Arc<str>) -> bool {
+    pub(crate) fn add(&mut self, name: Text) -> bool {
         self.named.insert(name)
     }
 
@@ -69,8 +70,8 @@ impl Subscription {
     }
 
     /// Replaces the names by these; returns those that are new.
-    pub(crate) fn replace(&mut self, names: Names) -> Vec<Arc<str>> {
-        let is_new = |name: &&Arc<str>| !self.named.contains(name);
+    pub(crate) fn replace(&mut self, names: Names) -> Vec<Text> {
+        let is_new = |name: &&Text| !self.named.contains(name);
         let added = names.iter().filter(is_new).cloned().collect();
         self.named = names;
         added

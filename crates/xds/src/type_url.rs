@@ -1,7 +1,7 @@
 //! Resource types: their URLs, their order in a push and what the protocol lets a server leave out.
 
+use crate::Text;
 use std::fmt;
-use std::sync::Arc;
 
 /// The type of a resource. The order of the variants is the order of a push: what is referred to goes before what refers
 /// to it (clusters before the routes that name them).
@@ -36,7 +36,7 @@ pub enum TypeUrl {
     /// Authorization policies of ambient mode (WADS).
     Authorization,
     /// Any other type, by its URL.
-    Other(Arc<str>),
+    Other(Text),
 }
 
 use TypeUrl as T;
@@ -121,7 +121,7 @@ impl TypeUrl {
         KNOWN
             .iter()
             .find(|(_, known, _)| *known == url)
-            .map_or_else(|| T::Other(Arc::from(url)), |(t, _, _)| t.clone())
+            .map_or_else(|| T::Other(Text::from(url)), |(t, _, _)| t.clone())
     }
 
     /// The URL, as in `type_url` of requests and of `google.protobuf.Any`.

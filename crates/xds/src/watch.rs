@@ -5,6 +5,7 @@
 //! next response then names everything that differs from any of them, and its acceptance ends the doubt.
 //! A rejection alone never causes a response: only other content, or a request, does.
 
+use crate::Text;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,7 +24,7 @@ const MAX_SUSPECTS: usize = 4;
 /// Responses without answer that are remembered; more only if a client asks and asks and never answers.
 const MAX_UNANSWERED: usize = 8;
 
-type Names = BTreeSet<Arc<str>>;
+type Names = BTreeSet<Text>;
 
 /// A response that the client has not answered yet.
 #[derive(Debug)]
@@ -46,13 +47,13 @@ pub(crate) enum Item {
     /// It is there.
     Set(Arc<Resource>),
     /// It is not there, and the client asked.
-    Missing(Arc<str>),
+    Missing(Text),
     /// It was there and is no more.
-    Gone(Arc<str>, Option<Arc<Resource>>),
+    Gone(Text, Option<Arc<Resource>>),
 }
 
 impl Item {
-    pub(crate) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Text {
         match self {
             Self::Set(r) => &r.name,
             Self::Missing(name) | Self::Gone(name, _) => name,
@@ -64,7 +65,7 @@ impl Item {
 pub(crate) struct Selection {
     pub(crate) bundles: Bundles,
     /// Names it asked for that are not there.
-    pub(crate) missing: Vec<Arc<str>>,
+    pub(crate) missing: Vec<Text>,
 }
 
 /// The state of one type on one stream.
@@ -86,9 +87,9 @@ pub struct Watch {
     /// Names that were in a rejected response: sent along with the next one.
     owed: Names,
     /// Held by the client, gone from the view, not withdrawn yet.
-    lingering: BTreeMap<Arc<str>, Option<Arc<Resource>>>,
+    lingering: BTreeMap<Text, Option<Arc<Resource>>>,
     /// What the client brought along from another stream, until the first response, with versions that may be proof.
-    initial: Option<BTreeMap<Arc<str>, Option<Version>>>,
+    initial: Option<BTreeMap<Text, Option<Version>>>,
     sent: Option<Nonce>,
     acked: Option<Nonce>,
     /// When the last response was sent; the stream says so, since nothing here has a clock.
@@ -101,7 +102,7 @@ pub struct Watch {
 
 impl Watch {
     /// A watch as of its first request, which is always answered.
-    pub(crate) fn new(type_url: &TypeUrl, initial: BTreeMap<Arc<str>, Option<Version>>) -> Self {
+    pub(crate) fn new(type_url: &TypeUrl, initial: BTreeMap<Text, Option<Version>>) -> Self {
         Self {
             subscription: Subscription::new(type_url),
             ever_named: false,
@@ -190,15 +191,15 @@ impl Watch {
     }
 
     /// The shared name of a resource, if one of that name was sent, else a new one.
-    pub(crate) fn intern(&self, name: String) -> Arc<str> {
+    pub(crate) fn intern(&self, name: String) -> Text {
         self.base
             .get(&name)
-            .map_or_else(|| Arc::from(name), |r| r.name.clone())
+            .map_or_else(|| Text::from(name), |r| r.name.clone())
     }
 
     /// The client asked for a name, and gets an answer. A response that is still under way may yet bring hosts of a table
     /// that are gone by then, and that the client had no use for when it went; those are answered one by one.
-    pub(crate) fn ask(&mut self, name: Arc<str>) {
+    pub(crate) fn ask(&mut self, name: Text) {
         if self.subscription.is_namespaced() {
             let under_way = self.unanswered.iter();
             let hosts = under_way.flat_map(|s| s.view.with_prefix(format!("{name}/")));
@@ -221,7 +222,7 @@ impl Watch {
     }
 
     /// Send these again if they exist and are wanted.
-    pub(crate) fn refresh<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+    pub(crate) fn refresh<'a>(&mut self, names: impl IntoIterator<Item = &'a Text>) {
         let wanted = names
             .into_iter()
             .filter(|n| self.subscription.covers(n))
@@ -394,7 +395,7 @@ impl Watch {
     fn first_items(
         &self,
         view: &View,
-        initial: &BTreeMap<Arc<str>, Option<Version>>,
+        initial: &BTreeMap<Text, Option<Version>>,
         basis: &Basis,
         items: &mut Vec<Item>,
     ) {
@@ -422,7 +423,7 @@ impl Watch {
     }
 
     /// What a name that was asked for stands for.
-    fn resolve(&self, name: &Arc<str>, view: &View, items: &mut Vec<Item>) {
+    fn resolve(&self, name: &Text, view: &View, items: &mut Vec<Item>) {
         let from = items.len();
         items.extend(view.get(name).cloned().map(Item::Set));
         if self.subscription.is_namespaced() {
@@ -483,7 +484,7 @@ impl Watch {
         view: View,
         generation: Generation,
         version: Version,
-        absent: impl Iterator<Item = &'a Arc<str>>,
+        absent: impl Iterator<Item = &'a Text>,
     ) {
         let mut names = std::mem::take(&mut self.asked);
         names.append(&mut self.refresh);
@@ -538,7 +539,7 @@ impl Watch {
     }
 
     /// The names to withdraw now.
-    pub(crate) fn take_lingering(&mut self) -> Vec<Arc<str>> {
+    pub(crate) fn take_lingering(&mut self) -> Vec<Text> {
         let names: Vec<_> = std::mem::take(&mut self.lingering).into_keys().collect();
         names
             .into_iter()
@@ -551,7 +552,7 @@ impl Watch {
         &mut self,
         nonce: Nonce,
         version: Version,
-        names: &[Arc<str>],
+        names: &[Text],
         complete: bool,
     ) {
         let suspects = if complete { self.last_suspect } else { 0 };

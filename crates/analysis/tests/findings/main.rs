@@ -25,7 +25,7 @@ fn findings_say_where_and_what_follows() {
     let [finding] = all.as_slice() else {
         panic!("{all:?}");
     };
-    assert_eq!(finding.origin.as_ref().unwrap().file, "test.yaml".into());
+    assert_eq!(finding.origin.as_ref().unwrap().file, "test.yaml");
     assert!(finding.origin.as_ref().unwrap().line > 10);
     assert_eq!(
         finding.reason,

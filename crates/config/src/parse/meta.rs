@@ -1,7 +1,7 @@
 //! `metadata`.
 
+use crate::Text;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -33,8 +33,8 @@ struct Wire {
     name: String,
     namespace: String,
     // Go reads a null in a map of strings as the empty string.
-    labels: BTreeMap<Arc<str>, Option<Arc<str>>>,
-    annotations: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    labels: BTreeMap<Text, Option<Text>>,
+    annotations: BTreeMap<Text, Option<Text>>,
     creation_timestamp: Option<String>,
     deletion_timestamp: Option<IgnoredAny>,
     owner_references: Vec<WireOwner>,
@@ -111,7 +111,7 @@ pub(super) fn read(value: Value, kind: Kind, scope: &mut Scope<'_>) -> Option<Re
             name: owner.name.into(),
             api_version: owner.api_version.into(),
         });
-    let labels = |map: BTreeMap<Arc<str>, Option<Arc<str>>>| {
+    let labels = |map: BTreeMap<Text, Option<Text>>| {
         map.into_iter()
             .map(|(key, value)| (key, value.unwrap_or_default()))
             .collect()

@@ -228,7 +228,7 @@ pub(crate) fn touched(before: &Dump, after: &Dump) -> Vec<Touched> {
     let mut all = Vec::new();
     for ((proxy, kind), old) in before {
         let new = &after[&(*proxy, *kind)];
-        let by_name = |all: &[Arc<Resource>]| -> BTreeMap<Arc<str>, Arc<Resource>> {
+        let by_name = |all: &[Arc<Resource>]| -> BTreeMap<pilotfish_xds::Text, Arc<Resource>> {
             all.iter().map(|r| (r.name.clone(), r.clone())).collect()
         };
         let (old, new) = (by_name(old), by_name(new));

@@ -101,7 +101,7 @@ fn services_of_one_host_are_one() {
     ] {
         assert_eq!(
             *service.addresses_in(cluster),
-            [address.into()],
+            [address],
             "{cluster}"
         );
     }
@@ -132,7 +132,7 @@ fn a_service_may_be_elsewhere_only() {
     let service = &world.services[&id("web.shop.svc.cluster.local", "shop")];
     assert_eq!(service.source.to_string(), "Service/shop/web@west");
     assert_eq!(service.addresses_in("west").len(), 2);
-    assert_eq!(*service.addresses_in("Kubernetes"), ["10.97.0.2".into()]);
+    assert_eq!(*service.addresses_in("Kubernetes"), ["10.97.0.2"]);
 }
 
 #[test]

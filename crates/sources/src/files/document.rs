@@ -1,7 +1,7 @@
 //! What is remembered of a document and of a file: enough to tell what changed, not the objects themselves.
 
+use pilotfish_config::Text;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use pilotfish_config::parse::{self, Document, Parsed};
 use pilotfish_config::{Diagnostic, Object, ObjectKey};
@@ -25,11 +25,7 @@ pub(super) struct DocumentState {
 
 impl DocumentState {
     /// Reads a document; the objects are handed on, the state remembers their names.
-    pub(super) fn read(
-        document: &Document<'_>,
-        hash: u128,
-        file: &Arc<str>,
-    ) -> (Self, Vec<Object>) {
+    pub(super) fn read(document: &Document<'_>, hash: u128, file: &Text) -> (Self, Vec<Object>) {
         let Parsed {
             mut objects,
             refused,
@@ -106,12 +102,7 @@ pub(super) struct ReadFile {
 
 impl FileState {
     /// A file with the given content. Documents of `old` that are still there are not read again.
-    pub(super) fn read(
-        bytes: &[u8],
-        file: &Arc<str>,
-        stat: Stat,
-        old: Option<FileState>,
-    ) -> ReadFile {
+    pub(super) fn read(bytes: &[u8], file: &Text, stat: Stat, old: Option<FileState>) -> ReadFile {
         let mut state = Self {
             stat: Some(stat),
             hash: xxh3_128(bytes),

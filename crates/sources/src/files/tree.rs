@@ -1,5 +1,6 @@
 //! Everything that was read, and what a new look at the files changes.
 
+use pilotfish_config::Text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
@@ -244,7 +245,7 @@ impl Tree {
             self.pending.insert(file.path.clone());
             return;
         }
-        let name: Arc<str> = file.path.to_string_lossy().into();
+        let name: Text = file.path.to_string_lossy().into();
         let bytes = read(&file.path, self.options.max_file_bytes);
         if let (Ok(bytes), Some(known)) = (&bytes, self.files.get_mut(file))
             && known.stat.is_some()
@@ -365,7 +366,7 @@ impl Tree {
     /// Reads one object of a file once more.
     fn reload(&self, key: &ObjectKey, file: &FileKey, hash: u128, line: u32) -> Option<Object> {
         let bytes = read(&file.path, self.options.max_file_bytes).ok()?;
-        let name: Arc<str> = file.path.to_string_lossy().into();
+        let name: Text = file.path.to_string_lossy().into();
         let text = parse::text(&bytes, &name).ok()?;
         let documents = parse::split(text);
         let same = |document: &&parse::Document<'_>| {

@@ -1,5 +1,6 @@
 //! The connection to an API server, and how to get another with fresh credentials.
 
+use pilotfish_config::Text;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -104,7 +105,7 @@ fn read(paths: &[PathBuf]) -> anyhow::Result<Kubeconfig> {
 pub struct Link {
     access: Arc<Access>,
     current: Arc<Mutex<Current>>,
-    server: Arc<str>,
+    server: Text,
     /// How often the server was found again after it could not be reached.
     found: Arc<watch::Sender<u64>>,
     /// Whether the last request reached nobody.
