@@ -79,7 +79,7 @@ fn main() {
                 .iter()
                 .map(|r| {
                     let (url, body) = r.parts();
-                    let mut json = pilotfish_protos::json::any_to_json(url, &body).unwrap();
+                    let mut json = pilotfish_protos::json::any_to_json(&url, &body).unwrap();
                     json.as_object_mut().unwrap().remove("@type");
                     serde_json::json!({"name": &*r.name, "resource": json})
                 })

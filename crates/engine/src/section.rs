@@ -13,7 +13,7 @@ use pilotfish_lower::{
     visibility,
 };
 use pilotfish_mesh::{Reader, ServiceId, Text};
-use pilotfish_xds::Resource;
+use pilotfish_xds::{Packer, Resource};
 use rustc_hash::FxHashSet;
 
 use crate::intern::{self, FactIds, Interner, ObjectNames};
@@ -75,8 +75,9 @@ pub(crate) struct HostBytes {
     id: u128,
     /// One number for each domain, in order; no two domains share one. Their names are in the bytes.
     pub(crate) domains: Box<[u128]>,
+    /// The host as it stands in a table; empty if it is a resource of its own.
     bytes: Bytes,
-    /// The host as a resource of its own, which holds the bytes, for proxies that take hosts one by one.
+    /// The host as a resource of its own, for proxies that take hosts one by one.
     pub(crate) apart: Option<Arc<Resource>>,
     pub(crate) sources: Arc<[Text]>,
 }
@@ -86,6 +87,7 @@ pub(crate) struct HostBytes {
 pub(crate) struct Interners {
     resources: Interner<Resource>,
     hosts: Interner<HostBytes>,
+    packer: Packer,
     objects: ObjectNames,
     pub(crate) facts: FactIds,
 }
@@ -365,11 +367,11 @@ impl Section {
                 let bytes = emit::virtual_host(&h, d);
                 let apart = matches!(self, Self::Hosts(..)).then(|| {
                     let encoded = emit::host_apart(&h.name, &bytes);
-                    Resource::new(encoded.name, &encoded.any, sources.clone())
+                    Resource::packed(encoded.name, &encoded.any, sources.clone(), &shared.packer)
                 });
                 Arc::new(HostBytes {
                     id,
-                    bytes: apart.as_ref().map_or(bytes, |r| r.body()),
+                    bytes: apart.as_ref().map_or(bytes, |_| Bytes::new()),
                     apart,
                     domains: h.domains.iter().map(|d| intern::number(d)).collect(),
                     sources: sources.clone(),
@@ -442,7 +444,7 @@ impl Draft {
         let key = intern::key(&(self.key, sources));
         shared.resources.get(key, || {
             let e = (self.encode)(&self.dialect);
-            Resource::new(e.name, &e.any, sources.clone())
+            Resource::packed(e.name, &e.any, sources.clone(), &shared.packer)
         })
     }
 }

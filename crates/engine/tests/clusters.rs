@@ -70,7 +70,7 @@ fn get(bench: &mut Bench, proxy: usize, kind: &TypeUrl, name: &str) -> Value {
         .get(name)
         .unwrap_or_else(|| panic!("{name} is missing"));
     let (type_url, body) = resource.parts();
-    any_to_json(type_url, &body).unwrap()
+    any_to_json(&type_url, &body).unwrap()
 }
 
 /// Addresses and ports of the endpoints of a cluster.

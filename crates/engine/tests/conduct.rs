@@ -56,7 +56,7 @@ fn find(bench: &mut Bench, type_url: &TypeUrl, name: &str) -> Option<Value> {
     let view = bench.ask(0, type_url);
     let resource = view.get(name)?;
     let (type_url, body) = resource.parts();
-    Some(any_to_json(type_url, &body).unwrap())
+    Some(any_to_json(&type_url, &body).unwrap())
 }
 
 fn listener(bench: &mut Bench, name: &str) -> Value {

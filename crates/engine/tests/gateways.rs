@@ -72,7 +72,7 @@ fn get(bench: &mut Bench, kind: &TypeUrl, name: &str) -> Value {
         .get(name)
         .unwrap_or_else(|| panic!("{name} is missing"));
     let (type_url, body) = resource.parts();
-    any_to_json(type_url, &body).unwrap()
+    any_to_json(&type_url, &body).unwrap()
 }
 
 /// Server names and route table (or cluster) of each chain.

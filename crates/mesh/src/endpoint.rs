@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use litemap::LiteMap;
+use smallvec::SmallVec;
 
 use crate::{Labels, Text};
 
@@ -130,17 +131,28 @@ impl Backend {
     }
 }
 
-/// Backends of a service one after the other. They differ in little but their address: what is the same as in the one
-/// before is kept once.
+/// Backends of a service one after the other. They differ in little but their address, and in labels by version: what is the
+/// same as in one of those before is kept once.
 #[derive(Debug, Default)]
-pub(crate) struct Alike(Option<Arc<Backend>>);
+pub(crate) struct Alike(SmallVec<[Arc<Backend>; VERSIONS]>);
+
+/// How many backends with different labels are remembered.
+const VERSIONS: usize = 4;
 
 impl Alike {
     pub(crate) fn next(&mut self, mut backend: Backend) -> Arc<Backend> {
-        if let Some(last) = &self.0 {
-            backend.share(last);
+        for other in &self.0 {
+            backend.share(other);
         }
-        self.0.insert(Arc::new(backend)).clone()
+        let backend = Arc::new(backend);
+        let new = |other: &Arc<Backend>| !Arc::ptr_eq(&other.labels, &backend.labels);
+        if self.0.iter().all(new) {
+            if self.0.len() == VERSIONS {
+                self.0.remove(0);
+            }
+            self.0.push(backend.clone());
+        }
+        backend
     }
 }
 

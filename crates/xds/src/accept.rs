@@ -23,7 +23,7 @@ use crate::service::PeerAddress;
 
 /// What HTTP/2 may take of a response before the client has. Less wakes the task that makes the response more often; more are
 /// copies of what all share, times the clients that connect at once.
-const MOST_BUFFERED: usize = 256 * 1024;
+const MOST_BUFFERED: usize = 112 * 1024;
 
 /// How many connections may wait to be accepted, if the system allows as many. Those that find no room are not refused: they
 /// try again after one second, then after two and four more, while nobody knows of them.

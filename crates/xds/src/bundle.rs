@@ -41,8 +41,8 @@ impl Bundle {
         for resource in &resources {
             let one = xxh3_64_with_seed(resource.name.as_bytes(), resource.version.0);
             version = Version(version.0.wrapping_add(one));
-            sotw_len += resource.field(false).len();
-            delta_len += resource.field(true).len();
+            sotw_len += resource.field_len(false);
+            delta_len += resource.field_len(true);
         }
         Arc::new(Self {
             stamps: basis.stamps(&resources),

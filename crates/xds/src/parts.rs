@@ -9,13 +9,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::bundle::Bundle;
+use crate::packed::SHARE_FROM;
 use crate::resource::Version;
-
-/// Resources of at least this many bytes are shared, smaller ones are copied.
-const SHARE_FROM: usize = 4096;
 
 /// A part is at most this long: what HTTP/2 puts into one frame. Memory for it is at hand, since the last one was just
 /// given back; larger buffers come from the kernel, which clears them first.
@@ -49,7 +47,7 @@ impl Parts {
             }
         };
         for (at, resource) in bundle.resources.iter().enumerate() {
-            let len = resource.field(delta).len();
+            let len = resource.field_len(delta);
             let copied = if len < SHARE_FROM {
                 len
             } else {
@@ -93,10 +91,10 @@ impl Parts {
         }
         // No longer than it is: what is kept is counted by its length. It begins with a resource, since only large ones are cut.
         let whole = || bundle.resources[from.0..to.0].iter();
-        let len: usize = whole().map(|r| r.field(delta).len()).sum();
+        let len: usize = whole().map(|r| r.field_len(delta)).sum();
         let mut out = BytesMut::with_capacity(len + to.1);
         for (at, resource) in (from.0..).zip(whole()) {
-            bundle.put(&mut out, at, 0..resource.field(delta).len(), delta);
+            bundle.put(&mut out, at, 0..resource.field_len(delta), delta);
         }
         if to.1 > 0 {
             bundle.put(&mut out, to.0, 0..to.1, delta);
@@ -127,9 +125,9 @@ fn shared(bundle: &Bundle, from: Place, to: Place, delta: bool) -> Option<Bytes>
     let resource = bundle.resources.get(from.0)?;
     let stamp = bundle.stamp(from.0, delta);
     let own = stamp.map_or(0, |_| resource.version_at().end);
-    let len = resource.field(delta).len();
+    let len = resource.field_len(delta);
     let end = if to.0 == from.0 { to.1 } else { len };
-    (len >= SHARE_FROM && from.1 >= own).then(|| resource.shared_field(delta).slice(from.1..end))
+    (len >= SHARE_FROM && from.1 >= own).then(|| resource.field(delta).slice(from.1..end))
 }
 
 fn reserve(len: usize) -> bool {
@@ -155,7 +153,7 @@ impl Bundle {
     /// Appends a part of a resource's field, which begins before its version or after it.
     pub(crate) fn put(&self, out: &mut BytesMut, at: usize, part: Range<usize>, delta: bool) {
         let (resource, start) = (&self.resources[at], out.len());
-        out.put_slice(&resource.field(delta)[part.clone()]);
+        resource.put(out, part.clone(), delta);
         if let Some(version) = self.stamp(at, delta)
             && part.start == 0
         {

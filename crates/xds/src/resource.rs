@@ -9,10 +9,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use smallvec::SmallVec;
+
+use crate::packed::{Content, Packer};
 
 /// Hash of a resource's content; equal bytes have equal versions across restarts and replicas, so that a proxy that
 /// reconnects elsewhere is sent nothing it already holds.
@@ -74,7 +76,7 @@ pub struct Resource {
     pub version: Version,
     /// The resource as it stands in an incremental response; its end is what stands in a state-of-the-world response, and
     /// the end of that is an encoded `google.protobuf.Any`.
-    framed: Bytes,
+    framed: Content,
     /// Where these ends begin.
     sotw_at: u32,
     any_at: u32,
@@ -85,8 +87,29 @@ pub struct Resource {
 impl Resource {
     /// A resource from an encoded `google.protobuf.Any`.
     pub fn new(name: Text, any: &[u8], sources: Arc<[Text]>) -> Arc<Self> {
+        Self::make(name, any, sources, Content::Whole)
+    }
+
+    /// The same, which takes less memory if it is like others that the packer has seen.
+    pub fn packed(
+        name: Text,
+        any: &[u8],
+        sources: Arc<[Text]>,
+        packer: &Packer,
+    ) -> Arc<Self> {
+        let (type_url, _) = crate::frame::decode_any(any);
+        Self::make(name, any, sources, |framed| packer.pack(type_url, framed))
+    }
+
+    fn make(
+        name: Text,
+        any: &[u8],
+        sources: Arc<[Text]>,
+        keep: impl FnOnce(Bytes) -> Content,
+    ) -> Arc<Self> {
         let version = Version::of(any);
         let (framed, sotw_at, any_at) = crate::frame::encode_resource(&name, version, any);
+        let framed = keep(framed);
         Arc::new(Self {
             name,
             version,
@@ -97,19 +120,26 @@ impl Resource {
         })
     }
 
-    /// An encoded `google.protobuf.Any`; shares the bytes.
+    /// An encoded `google.protobuf.Any`.
     pub fn any(&self) -> Bytes {
-        self.framed.slice(self.any_at as usize..)
+        self.framed.bytes().slice(self.any_at as usize..)
     }
 
-    /// Its field in a response.
-    pub(crate) fn field(&self, delta: bool) -> &[u8] {
-        &self.framed[self.field_at(delta)..]
+    /// The length of its field in a response.
+    pub(crate) fn field_len(&self, delta: bool) -> usize {
+        self.framed.len() - self.field_at(delta)
     }
 
-    /// The same; shares the bytes.
-    pub(crate) fn shared_field(&self, delta: bool) -> Bytes {
-        self.framed.slice(self.field_at(delta)..)
+    /// Its field in a response, of which large ones share the bytes.
+    pub(crate) fn field(&self, delta: bool) -> Bytes {
+        self.framed.bytes().slice(self.field_at(delta)..)
+    }
+
+    /// Appends a part of its field in a response.
+    pub(crate) fn put(&self, out: &mut BytesMut, part: Range<usize>, delta: bool) {
+        let at = self.field_at(delta);
+        self.framed
+            .with(|framed| out.put_slice(&framed[at + part.start..at + part.end]));
     }
 
     /// Where the version stands in its field of an incremental response.
@@ -128,13 +158,13 @@ impl Resource {
     }
 
     /// Type URL and body of the `Any`; empty where the bytes are no `Any`.
-    pub fn parts(&self) -> (&str, Bytes) {
-        let at = self.any_at as usize;
-        let (type_url, body) = crate::frame::decode_any(&self.framed[at..]);
-        (type_url, self.framed.slice_ref(body))
+    pub fn parts(&self) -> (String, Bytes) {
+        let any = self.any();
+        let (type_url, body) = crate::frame::decode_any(&any);
+        (type_url.to_owned(), any.slice_ref(body))
     }
 
-    /// The encoded message inside the `Any`; shares its bytes.
+    /// The encoded message inside the `Any`.
     pub fn body(&self) -> Bytes {
         self.parts().1
     }

@@ -153,7 +153,7 @@ pub(crate) fn table(held: &Held, resource: &Resource) -> Option<Value> {
 /// A resource without what is secret in it; nothing, if nothing is. An error if that cannot be told.
 pub(crate) fn redacted(resource: &Resource) -> Result<Option<Value>, JsonError> {
     let (type_url, body) = resource.parts();
-    let plain = any_to_json(type_url, &body)?;
+    let plain = any_to_json(&type_url, &body)?;
     let mut shown = plain.clone();
     redact(&mut shown);
     Ok((shown != plain).then_some(shown))
@@ -175,7 +175,7 @@ fn secrets(held: &Held) -> Vec<Value> {
 /// A resource as JSON, without anything that is secret.
 fn show(resource: &Resource) -> Value {
     let (type_url, body) = resource.parts();
-    match any_to_json(type_url, &body) {
+    match any_to_json(&type_url, &body) {
         Ok(mut shown) => {
             redact(&mut shown);
             shown

@@ -120,7 +120,7 @@ fn shown(resource: &Resource) -> Option<Any> {
 fn encode(resource: &Resource, json: &serde_json::Value) -> Option<Any> {
     let mut json = json.clone();
     json.as_object_mut()?.remove("@type");
-    from_json(resource.parts().0, &json).ok()
+    from_json(&resource.parts().0, &json).ok()
 }
 
 #[cfg(test)]

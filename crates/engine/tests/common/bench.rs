@@ -173,7 +173,7 @@ fn shown(resource: Option<&Arc<Resource>>) -> String {
         return "nothing".to_owned();
     };
     let (url, body) = resource.parts();
-    let json = pilotfish_protos::json::any_to_json(url, &body);
+    let json = pilotfish_protos::json::any_to_json(&url, &body);
     format!(
         "{} from {:?}: {}",
         resource.version,

@@ -1,0 +1,218 @@
+//! Resources kept as what they do not have in common with others of their type.
+//!
+//! The clusters of a mesh say nearly the same, and so do its endpoints and virtual hosts: two thirds of their bytes stand in
+//! any other as well. A [`Packer`] keeps a sample of each type, and a resource refers to the sample for what it shares with it
+//! (LZ4 with a dictionary). It is unpacked whenever it is written into a response, which takes little more than copying it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use lz4_flex::block::{compress_with_dict, decompress_into_with_dict};
+
+use crate::type_url::TypeUrl;
+
+/// Resources of at least this many bytes are handed over to the transport as they are (see `parts`) and stay whole; smaller
+/// ones are copied.
+pub(crate) const SHARE_FROM: usize = 4096;
+/// What is shorter is not worth it.
+const SHORT: usize = 128;
+/// A sample grows by what is unlike it, up to this many bytes.
+const SAMPLE: usize = 16 * 1024;
+
+/// The bytes of a resource.
+pub(crate) enum Content {
+    Whole(Bytes),
+    Packed(Packed),
+}
+
+/// Bytes that refer to a sample.
+pub(crate) struct Packed {
+    sample: Arc<[u8]>,
+    bytes: Box<[u8]>,
+    /// Unpacked.
+    len: u16,
+}
+
+impl Packed {
+    /// The bytes, which are shorter than [`SHARE_FROM`], as long as `into` is.
+    fn unpack(&self, into: &mut [u8]) {
+        // Cannot fail: it was read back when it was packed.
+        let read = decompress_into_with_dict(&self.bytes, into, &self.sample);
+        debug_assert!(read.is_ok_and(|len| len == into.len()));
+    }
+}
+
+impl Content {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Packed(packed) => usize::from(packed.len),
+        }
+    }
+
+    /// All of it. Shares the bytes, unless they are packed.
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self {
+            Self::Whole(bytes) => bytes.clone(),
+            Self::Packed(packed) => {
+                let mut bytes = vec![0; usize::from(packed.len)];
+                packed.unpack(&mut bytes);
+                bytes.into()
+            }
+        }
+    }
+
+    /// Calls `take` with all of it.
+    pub(crate) fn with<T>(&self, take: impl FnOnce(&[u8]) -> T) -> T {
+        match self {
+            Self::Whole(bytes) => take(bytes),
+            Self::Packed(packed) => {
+                let mut room = [0; SHARE_FROM];
+                let bytes = &mut room[..usize::from(packed.len)];
+                packed.unpack(bytes);
+                take(bytes)
+            }
+        }
+    }
+}
+
+/// Samples by type: what resources are packed with. Which one a resource refers to is nowhere to be seen.
+#[derive(Default)]
+pub struct Packer {
+    samples: Mutex<Vec<(TypeUrl, Arc<[u8]>)>>,
+}
+
+impl Packer {
+    /// Packs bytes of a type, if that is worth it.
+    pub(crate) fn pack(&self, type_url: &str, bytes: Bytes) -> Content {
+        let type_url = TypeUrl::parse(type_url);
+        // No copy of a private key outlives its resource.
+        let packable = type_url != TypeUrl::Secret;
+        if !packable || !(SHORT..SHARE_FROM).contains(&bytes.len()) {
+            return Content::Whole(bytes);
+        }
+        let sample = self.sample(&type_url);
+        let packed = compress_with_dict(&bytes, &sample);
+        if packed.len() > bytes.len() / 4 * 3 {
+            self.learn(type_url, &sample, &bytes);
+            return Content::Whole(bytes);
+        }
+        let packed = Packed {
+            sample,
+            bytes: packed.into(),
+            len: bytes.len() as u16,
+        };
+        let mut room = [0; SHARE_FROM];
+        let read = &mut room[..bytes.len()];
+        match decompress_into_with_dict(&packed.bytes, read, &packed.sample) {
+            Ok(_) if *read == *bytes => Content::Packed(packed),
+            _ => Content::Whole(bytes),
+        }
+    }
+
+    fn sample(&self, type_url: &TypeUrl) -> Arc<[u8]> {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = samples.iter().find(|(known, _)| known == type_url);
+        known.map(|(_, sample)| sample.clone()).unwrap_or_default()
+    }
+
+    /// Makes what did not fit part of the sample; if that would become too large, the sample begins anew. Those that were packed
+    /// before keep theirs.
+    fn learn(&self, type_url: TypeUrl, sample: &Arc<[u8]>, bytes: &[u8]) {
+        let next: Arc<[u8]> = if sample.len() + bytes.len() > SAMPLE {
+            bytes.into()
+        } else {
+            [sample, bytes].concat().into()
+        };
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        match samples.iter_mut().find(|(known, _)| *known == type_url) {
+            Some((_, known)) if Arc::ptr_eq(known, sample) => *known = next,
+            // Somebody else has taught it something meanwhile.
+            Some(_) => {}
+            None => samples.push((type_url, next)),
+        }
+    }
+}
+
+impl fmt::Debug for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CLUSTERS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+
+    fn is_packed(content: &Content) -> bool {
+        matches!(content, Content::Packed(_))
+    }
+
+    fn alike(name: &str) -> Bytes {
+        let common: String = (0..100).map(|i| format!("setting {i}; ")).collect();
+        format!("{name} {common} {name}").into()
+    }
+
+    #[test]
+    fn the_second_of_a_kind_is_a_fraction_of_the_first() {
+        let packer = Packer::default();
+        let _ = packer.pack(CLUSTERS, alike("first"));
+        let Content::Packed(second) = packer.pack(CLUSTERS, alike("second")) else {
+            panic!("it is packed");
+        };
+        assert!(second.bytes.len() * 10 < usize::from(second.len), "{}", second.bytes.len());
+        let content = Content::Packed(second);
+        assert_eq!(content.bytes(), alike("second"));
+        content.with(|bytes| assert_eq!(bytes, alike("second")));
+    }
+
+    #[test]
+    fn types_have_samples_of_their_own_and_secrets_none() {
+        let packer = Packer::default();
+        let noise = |seed: u64| -> Bytes {
+            let words = (0..60u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
+            words.flat_map(u64::to_le_bytes).collect()
+        };
+        for type_url in [CLUSTERS, TypeUrl::Endpoints.as_str()] {
+            assert!(!is_packed(&packer.pack(type_url, noise(1))));
+            assert!(is_packed(&packer.pack(type_url, noise(1))));
+            assert!(!is_packed(&packer.pack(type_url, noise(2))), "nothing in common");
+            assert!(is_packed(&packer.pack(type_url, noise(1))), "and nothing is forgotten");
+        }
+        for _ in 0..2 {
+            assert!(!is_packed(&packer.pack(TypeUrl::Secret.as_str(), noise(1))));
+        }
+        assert_eq!(packer.samples.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn samples_are_bounded() {
+        let packer = Packer::default();
+        for seed in 0..1000u64 {
+            let words = (0..200u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
+            let _ = packer.pack(CLUSTERS, words.flat_map(u64::to_le_bytes).collect());
+            let samples = packer.samples.lock().unwrap();
+            assert!(samples.iter().all(|(_, sample)| sample.len() <= SAMPLE));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_unpacked_is_what_was_packed(
+            all in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 200]), 0..5000), 1..12)
+        ) {
+            let packer = Packer::default();
+            for bytes in all {
+                let content = packer.pack(CLUSTERS, bytes.clone().into());
+                prop_assert_eq!(content.len(), bytes.len());
+                prop_assert_eq!(&content.bytes(), &bytes);
+                prop_assert!(content.with(|read| read == bytes));
+            }
+        }
+    }
+}
