@@ -123,6 +123,12 @@ impl KubeServer {
         Ok(server)
     }
 
+    /// The time of the API server on processors until now.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let api = self.api.as_ref().context("the API server is not running")?;
+        api.processor_time()
+    }
+
     /// Where the API server listens.
     pub fn address(&self) -> SocketAddr {
         loopback(self.ports.api)
