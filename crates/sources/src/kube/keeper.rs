@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, ObjectKey, Standing, parse};
+use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, Object, ObjectKey, Standing, parse};
 use tokio::sync::mpsc;
 
 use super::follow::{Condition, Keep};
@@ -129,6 +129,13 @@ impl Keeper {
     }
 
     fn read(&mut self, key: ObjectKey, object: &Raw<'_>) -> Read {
+        // How an object stands is read from its JSON.
+        if self.part == Part::Useful
+            && self.register.is_none()
+            && let Some(object) = object.object(self.kind)
+        {
+            return self.used(object, Vec::new());
+        }
         // It came whole, so that this is about one object and not about the answer.
         let mut value = match object.value(self.kind) {
             Ok(value) => value,
@@ -160,13 +167,15 @@ impl Keeper {
             key.cluster = self.cluster;
         }
         match parsed.objects.pop() {
-            Some(mut object) => {
-                object.key.cluster = self.cluster;
-                self.shared.share(&mut object);
-                Read::Used(Change::Upsert(object), diagnostics)
-            }
+            Some(object) => self.used(object, diagnostics),
             None => Read::Refused(key, diagnostics),
         }
+    }
+
+    fn used(&mut self, mut object: Object, diagnostics: Vec<Diagnostic>) -> Read {
+        object.key.cluster = self.cluster;
+        self.shared.share(&mut object);
+        Read::Used(Change::Upsert(object), diagnostics)
     }
 
     fn forget(&mut self, key: ObjectKey) {

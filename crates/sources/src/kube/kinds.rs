@@ -28,8 +28,12 @@ const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefini
 const CLUSTERS: &str = "istio/multiCluster=true";
 /// The label that says to which control plane an object belongs.
 pub(super) const REVISION: &str = "istio.io/rev";
-/// Annotations of pods that are large and that nobody reads; injection writes them.
-const UNREAD: &[&str] = &["proxy.istio.io/overrides", "sidecar.istio.io/status"];
+/// Annotations that are large and that nobody reads; injection and kubectl write them.
+const UNREAD: &[&str] = &[
+    "proxy.istio.io/overrides",
+    "sidecar.istio.io/status",
+    "kubectl.kubernetes.io/last-applied-configuration",
+];
 
 /// The kinds that are read. Endpoints are not, since Kubernetes mirrors them to EndpointSlices, nor are ServiceAccounts,
 /// since nothing follows from them.
@@ -167,18 +171,17 @@ pub(super) fn is_ours(kind: Kind, object: &Value, revision: &str) -> bool {
     label.is_none_or(|label| label.as_str() == Some(revision))
 }
 
+/// Whether an annotation of an object is worth keeping.
+pub(super) fn is_read(kind: Kind, annotation: &str) -> bool {
+    !matches!(kind, Kind::Node | Kind::EndpointSlice) && !UNREAD.contains(&annotation)
+}
+
 /// Drops what is not worth keeping of an object; false if that is all of it.
 pub(super) fn trim(kind: Kind, object: &mut Value) -> bool {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");
-        match (kind, metadata.get_mut("annotations")) {
-            (Kind::Pod, Some(Value::Object(annotations))) => {
-                for name in UNREAD {
-                    annotations.remove(*name);
-                }
-            }
-            (Kind::Node | Kind::EndpointSlice, Some(annotations)) => *annotations = Value::Null,
-            _ => {}
+        if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+            annotations.retain(|name, _| is_read(kind, name));
         }
     }
     match kind {

@@ -1,8 +1,8 @@
 //! What the API server says in Protocol Buffers, which cost it and us a fraction of what JSON does.
 //!
 //! Messages have only the fields that are read, under the numbers of the public API; all others are skipped unread. An
-//! object becomes the JSON that the server would have sent of these fields, so that there is one way to understand it.
-//! Custom resources come in JSON only.
+//! object becomes the JSON that the server would have sent of these fields, so that there is one way to understand it, and
+//! those of which there are many take a shorter way to the same end (`direct`). Custom resources come in JSON only.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,10 @@ use pilotfish_config::Kind;
 use prost::Message;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+
+mod direct;
+
+pub(super) use direct::object;
 
 /// What the server is asked for; what it does not have in the first form comes in the second.
 pub(super) const ACCEPT: &str = "application/vnd.kubernetes.protobuf,application/json";
@@ -374,6 +378,7 @@ mod tests {
     use pilotfish_config::parse;
     use serde_json::json;
 
+    use super::super::kinds;
     use super::*;
 
     /// Fields by number, as text, as a message or as a number.
@@ -417,12 +422,15 @@ mod tests {
         Inside(1, encode(&fields))
     }
 
-    /// Both ways to read an object end in the same.
+    /// All ways to read an object end in the same.
     fn check(kind: Kind, message: &[Field<'_>], json: &Value) {
-        let value = value(kind, encode(message).into()).expect("a message");
+        let message = Bytes::from(encode(message));
+        let mut value = value(kind, message.clone()).expect("a message");
         assert_eq!(value, *json);
-        let parsed = parse::object(value, kind);
+        assert!(kinds::trim(kind, &mut value));
+        let mut parsed = parse::object(value, kind);
         assert_eq!((parsed.objects.len(), parsed.diagnostics.len()), (1, 0));
+        assert_eq!(object(kind, message), parsed.objects.pop());
     }
 
     #[test]
@@ -526,5 +534,129 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn all_of_a_pods_metadata_is_read() {
+        let owner = |kind: &'static str, number| {
+            let fields = [Text(1, kind), Text(3, "web-1"), Text(5, "apps/v1"), number];
+            Inside(13, encode(&fields))
+        };
+        let meta = meta(vec![
+            Inside(8, encode(&[Number(1, 0)])),
+            Inside(9, encode(&[Number(1, 9)])),
+            pair(11, "app", ""),
+            pair(12, "sidecar.istio.io/status", "{}"),
+            pair(12, "kubectl.kubernetes.io/last-applied-configuration", "{}"),
+            pair(12, "traffic.sidecar.istio.io/x", "1"),
+            owner("Other", Number(6, 0)),
+            owner("ReplicaSet", Number(6, 1)),
+        ]);
+        let pod = Bytes::from(encode(&[
+            meta,
+            Inside(2, Vec::new()),
+            Inside(3, Vec::new()),
+        ]));
+        let mut json = value(Kind::Pod, pod.clone()).unwrap();
+        assert!(kinds::trim(Kind::Pod, &mut json));
+        let expected = parse::object(json, Kind::Pod).objects.remove(0);
+        let read = object(Kind::Pod, pod).unwrap();
+        assert_eq!(read, expected);
+        assert_eq!(read.meta.annotations.len(), 1);
+        assert_eq!(read.meta.created, None);
+        assert_eq!(read.meta.owner.unwrap().kind.as_ref(), "ReplicaSet");
+    }
+
+    #[test]
+    fn a_service_is_what_it_is_in_json() {
+        let spec = encode(&[
+            Inside(
+                1,
+                encode(&[Number(3, 80), Text(2, "UDP"), Number(5, 90), Text(6, "h2c")]),
+            ),
+            Text(3, "10.96.0.1"),
+            Text(4, "LoadBalancer"),
+            Text(5, "1.1.1.1"),
+            Text(7, "ClientIP"),
+            Text(8, "2.2.2.2"),
+            Text(10, "a.example"),
+            Text(11, "Local"),
+            Number(13, 1),
+            Text(17, "PreferDualStack"),
+            Text(18, "10.96.0.1"),
+            Text(19, "IPv6"),
+            Text(22, "Local"),
+            Text(23, "PreferClose"),
+        ]);
+        let ingress = encode(&[Text(1, "3.3.3.3"), Text(2, "b.example")]);
+        let status = encode(&[Inside(1, encode(&[Inside(1, ingress)]))]);
+        let message = [meta(Vec::new()), Inside(2, spec), Inside(3, status)];
+        let meta = json!({"name": "web", "namespace": "shop", "resourceVersion": "17"});
+        let json = json!({"metadata": meta, "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+            "type": "LoadBalancer", "externalIPs": ["1.1.1.1"], "sessionAffinity": "ClientIP", "loadBalancerIP": "2.2.2.2",
+            "externalName": "a.example", "externalTrafficPolicy": "Local", "publishNotReadyAddresses": true,
+            "ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6"], "internalTrafficPolicy": "Local",
+            "trafficDistribution": "PreferClose",
+            "ports": [{"port": 80, "protocol": "UDP", "nodePort": 90, "appProtocol": "h2c"}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "3.3.3.3", "hostname": "b.example"}]}}});
+        check(Kind::Service, &message, &json);
+    }
+
+    #[test]
+    fn an_endpoint_is_what_it_is_in_json() {
+        let target = encode(&[
+            Text(1, "Pod"),
+            Text(2, "shop"),
+            Text(3, "web-1"),
+            Text(4, "u"),
+        ]);
+        let endpoint = encode(&[
+            Text(1, "10.0.0.1"),
+            Inside(4, target),
+            Text(6, "node"),
+            Text(7, "zone"),
+            Inside(8, encode(&[Inside(1, encode(&[Text(1, "zone")]))])),
+        ]);
+        let port = encode(&[
+            Text(1, "http"),
+            Text(2, "SCTP"),
+            Number(3, 80),
+            Text(4, "http"),
+        ]);
+        let message = [
+            meta(vec![pair(12, "endpoints.kubernetes.io/x", "1")]),
+            Inside(2, endpoint),
+            Inside(3, port),
+            Text(4, "IPv6"),
+        ];
+        let meta = json!({"name": "web", "namespace": "shop", "resourceVersion": "17",
+            "annotations": {"endpoints.kubernetes.io/x": "1"}});
+        let json = json!({"metadata": meta, "addressType": "IPv6",
+            "endpoints": [{"addresses": ["10.0.0.1"], "nodeName": "node", "zone": "zone",
+                "targetRef": {"kind": "Pod", "namespace": "shop", "name": "web-1", "uid": "u"},
+                "hints": {"forZones": [{"name": "zone"}]}}],
+            "ports": [{"name": "http", "protocol": "SCTP", "port": 80, "appProtocol": "http"}]});
+        check(Kind::EndpointSlice, &message, &json);
+    }
+
+    /// What is not in order is left to the parser of JSON.
+    #[test]
+    fn what_needs_a_word_takes_the_long_way() {
+        let port = |protocol| encode(&[meta(Vec::new()), Inside(3, encode(&[Text(2, protocol)]))]);
+        assert!(object(Kind::EndpointSlice, port("TCP").into()).is_some());
+        for protocol in ["", "tcp"] {
+            assert!(object(Kind::EndpointSlice, port(protocol).into()).is_none());
+        }
+        let mut large = vec![0x18];
+        prost::encoding::encode_varint(70_000, &mut large);
+        let service = encode(&[meta(Vec::new()), Inside(2, encode(&[Inside(1, large)]))]);
+        assert!(object(Kind::Service, service.into()).is_none());
+        for name in ["", "Web", "-web", "a..b", "web.", "a_b"] {
+            let meta = Inside(1, encode(&[Text(1, name), Text(3, "shop")]));
+            assert!(object(Kind::EndpointSlice, encode(&[meta]).into()).is_none());
+        }
+        let named = |name| encode(&[Inside(1, encode(&[Text(1, name), Text(3, "shop")]))]);
+        assert!(object(Kind::EndpointSlice, named("a.b-1").into()).is_some());
+        assert!(object(Kind::Node, named("a").into()).is_none());
     }
 }

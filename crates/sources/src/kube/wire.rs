@@ -7,7 +7,7 @@ use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
-use pilotfish_config::Kind;
+use pilotfish_config::{Kind, Object};
 use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
@@ -179,6 +179,15 @@ impl Raw<'_> {
         match self {
             Self::Json(text) => serde_json::from_str(text.get()).map_err(|error| error.to_string()),
             Self::Proto(bytes) => proto::value(kind, bytes.clone()),
+        }
+    }
+
+    /// The object at once, without what is not worth keeping, if it is of a kind of which there are many and nothing is wrong
+    /// with it.
+    pub(super) fn object(&self, kind: Kind) -> Option<Object> {
+        match self {
+            Self::Json(_) => None,
+            Self::Proto(bytes) => proto::object(kind, bytes.clone()),
         }
     }
 
