@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
@@ -64,10 +65,13 @@ pub(super) fn client(config: Config) -> Result<Client, Box<dyn Error + Send + Sy
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// A request to the server that another one goes to, which any server answers at once, if only with a refusal. It shows nobody's
-/// credentials.
+/// A request to the server that another one goes to, which any server answers at once, if only with a refusal. It comes from the
+/// same user: when strangers ask, servers close the connection after the answer.
 fn greeting(request: &Request<Body>) -> Request<Body> {
     let mut greeting = Request::new(Body::empty());
+    if let Some(user) = request.headers().get(AUTHORIZATION) {
+        greeting.headers_mut().insert(AUTHORIZATION, user.clone());
+    }
     let mut uri = request.uri().clone().into_parts();
     uri.path_and_query = Some(PathAndQuery::from_static("/version"));
     // An address with another path is as good as it was.
@@ -262,13 +266,15 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_goes_to_the_same_server_and_shows_no_credentials() {
+    fn a_greeting_goes_to_the_same_server_from_the_same_user() {
         let request = Request::get("https://10.0.0.1:6443/api/v1/pods?watch=true")
             .header("authorization", "Bearer secret")
+            .header("accept", "application/json")
             .body(Body::empty())
             .unwrap();
         let greeting = greeting(&request);
         assert_eq!(*greeting.uri(), "https://10.0.0.1:6443/version");
-        assert!(greeting.headers().is_empty());
+        assert_eq!(greeting.headers().len(), 1);
+        assert_eq!(greeting.headers()["authorization"], "Bearer secret");
     }
 }
