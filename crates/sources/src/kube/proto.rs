@@ -564,7 +564,7 @@ mod tests {
         assert_eq!(read, expected);
         assert_eq!(read.meta.annotations.len(), 1);
         assert_eq!(read.meta.created, None);
-        assert_eq!(read.meta.owner.unwrap().kind.as_ref(), "ReplicaSet");
+        assert_eq!(read.meta.owner.unwrap().kind, "ReplicaSet");
     }
 
     #[test]
