@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::ages::{Ages, Verdict};
 use super::backoff::{Backoff, LONGEST};
 use super::link::Link;
-use super::wire::{self, Event, Events, Fault, Raw};
+use super::wire::{self, Event, Events, Fault, Listing, Raw};
 
 const JSON: &str = "application/json";
 /// How often a resource that the server does not have is looked for, if nobody tells when that may have changed.
@@ -54,7 +54,9 @@ pub(super) struct Place {
     pub(super) field_selector: Option<String>,
     /// The same by their labels.
     pub(super) label_selector: Option<String>,
-    /// How many objects are asked for at a time, if the list cannot be streamed.
+    /// Whether lists are streamed as events, if the server can. Otherwise they are asked for in pages.
+    pub(super) stream: bool,
+    /// How many objects make a page.
     pub(super) page: usize,
     /// The CRD that the resource needs. One without must be there.
     pub(super) definition: Option<String>,
@@ -146,7 +148,7 @@ pub(super) struct Follower<'a, K> {
     ages: Ages,
     /// Which of the paths is in use.
     path: usize,
-    /// Whether the server streams lists.
+    /// Whether lists are streamed.
     streams: bool,
     /// From where to go on.
     resume: Option<u64>,
@@ -172,7 +174,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             definitions,
             ages: Ages::default(),
             path: 0,
-            streams: true,
+            streams: place.stream,
             resume: None,
             progress: false,
             answered: false,
@@ -378,18 +380,27 @@ impl<'a, K: Keep> Follower<'a, K> {
             if !token.is_empty() {
                 query.push(("continue", token.as_str()));
             }
-            let bytes = wire::fetch(client, &self.address(&query), self.accept()).await?;
-            let page = wire::page(&bytes)?;
-            for object in &page.items {
-                self.keep.item(object)?;
-            }
-            if page.next.is_empty() {
-                let version = page.version;
-                drop(page);
+            let address = self.address(&query);
+            let (version, next) = match wire::list(client, &address, self.accept()).await? {
+                Listing::Json(text) => {
+                    let page = wire::page(&text)?;
+                    for object in &page.items {
+                        self.keep.item(object)?;
+                    }
+                    (page.version, page.next)
+                }
+                Listing::Proto(mut items) => {
+                    while let Some(object) = items.next(self.timing.silence).await? {
+                        self.keep.item(&object)?;
+                    }
+                    items.end()?
+                }
+            };
+            if next.is_empty() {
                 self.listed(version).await?;
                 return Ok(version);
             }
-            token = page.next;
+            token = next;
         }
     }
 

@@ -110,6 +110,8 @@ pub(super) fn place(kind: Kind, namespace: Option<&str>) -> Place {
         paths: kind.versions().iter().map(path).collect(),
         field_selector: (kind == Kind::Secret).then(|| SECRETS.to_owned()),
         label_selector: None,
+        // A page of messages is read while it arrives; one of JSON is held as a whole.
+        stream: !proto::speaks(kind),
         page: page(kind),
         definition: kind
             .is_istio()
@@ -124,6 +126,7 @@ pub(super) fn config_map(namespace: &str, name: &str) -> Place {
         paths: vec![format!("/api/v1/namespaces/{namespace}/configmaps")],
         field_selector: Some(format!("metadata.name={name}")),
         label_selector: None,
+        stream: true,
         page: 1,
         definition: None,
         accept: None,
@@ -145,17 +148,18 @@ pub(super) fn definitions() -> Place {
         paths: vec![format!("/apis/{}/v1/{}", DEFINITIONS.0, DEFINITIONS.1)],
         field_selector: None,
         label_selector: None,
+        stream: true,
         page: 500,
         definition: None,
         accept: Some("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"),
     }
 }
 
-/// How many objects make a page that is not too large to hold.
+/// How many objects make a page that is not too large to hold, or to be made.
 fn page(kind: Kind) -> usize {
     match kind {
         Kind::Secret | Kind::ConfigMap | Kind::EnvoyFilter => 50,
-        Kind::Pod | Kind::EndpointSlice | Kind::Node => 250,
+        _ if proto::speaks(kind) => 10_000,
         _ => 500,
     }
 }

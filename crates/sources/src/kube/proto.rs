@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use jiff::Timestamp;
 use pilotfish_config::Kind;
 use prost::Message;
+use prost::encoding::{WireType, decode_varint};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -85,13 +86,131 @@ struct Extension {
     raw: Bytes,
 }
 
-/// A list, with its objects unread.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct List {
-    #[prost(message, required, tag = "1")]
-    pub(super) metadata: ListMeta,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    pub(super) items: Vec<Bytes>,
+/// Takes a list apart while it arrives, its objects unread.
+#[derive(Debug, Default)]
+pub(super) struct ListReader {
+    part: ListPart,
+    metadata: Option<ListMeta>,
+}
+
+/// Which part of a list comes next.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum ListPart {
+    /// What says that it is a message.
+    #[default]
+    Magic,
+    /// What is around the list.
+    Before,
+    /// So many bytes of the list itself.
+    Inside(usize),
+    After,
+}
+
+/// The fields of the envelope and of a list that count.
+const RAW: u32 = 2;
+const METADATA: u32 = 1;
+const ITEM: u32 = 2;
+
+impl ListReader {
+    /// Takes the next object out of what has arrived; `None` if more must arrive first.
+    pub(super) fn take(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, String> {
+        loop {
+            match self.part {
+                ListPart::Magic => {
+                    let Some(start) = arrived.get(..MAGIC.len()) else {
+                        return Ok(None);
+                    };
+                    if start != MAGIC {
+                        return Err("it does not begin as messages do".to_owned());
+                    }
+                    arrived.advance(MAGIC.len());
+                    self.part = ListPart::Before;
+                }
+                ListPart::Inside(0) => self.part = ListPart::After,
+                ListPart::Before | ListPart::After => {
+                    let Some(field) = Field::read(arrived)? else {
+                        return Ok(None);
+                    };
+                    if field.number == RAW && self.part == ListPart::Before {
+                        arrived.advance(field.start);
+                        self.part = ListPart::Inside(field.length);
+                    } else if field.take(arrived).is_none() {
+                        return Ok(None);
+                    }
+                }
+                ListPart::Inside(left) => {
+                    let Some(field) = Field::read(arrived)? else {
+                        return Ok(None);
+                    };
+                    let rest = field.start.checked_add(field.length);
+                    let rest = rest.and_then(|length| left.checked_sub(length));
+                    let rest = rest.ok_or("a part is longer than the whole")?;
+                    let Some(content) = field.take(arrived) else {
+                        return Ok(None);
+                    };
+                    self.part = ListPart::Inside(rest);
+                    match field.number {
+                        ITEM => return Ok(Some(content)),
+                        METADATA => {
+                            let metadata = ListMeta::decode(content);
+                            self.metadata = Some(metadata.map_err(|error| error.to_string())?);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the list says of itself, now that nothing more arrives after `rest`. One that is not whole is an error.
+    pub(super) fn end(self, rest: &[u8]) -> Result<ListMeta, String> {
+        if self.part != ListPart::After || !rest.is_empty() {
+            return Err("it ends early".to_owned());
+        }
+        self.metadata.ok_or_else(|| "it has no version".to_owned())
+    }
+}
+
+/// A field that says how long it is, as all of a list and around it do.
+struct Field {
+    number: u32,
+    /// Where its content begins.
+    start: usize,
+    length: usize,
+}
+
+impl Field {
+    /// Reads how a field begins; `None` if more must arrive first.
+    fn read(bytes: &[u8]) -> Result<Option<Self>, String> {
+        // A number takes ten bytes at most.
+        const ENOUGH: usize = 20;
+        let mut rest = bytes;
+        let mut number = || decode_varint(&mut rest);
+        let (tag, length) = match (number(), number()) {
+            (Ok(tag), Ok(length)) => (tag, length),
+            _ if bytes.len() < ENOUGH => return Ok(None),
+            (Err(error), _) | (_, Err(error)) => return Err(error.to_string()),
+        };
+        let (number, wire_type) = (tag >> 3, tag & 7);
+        if wire_type != WireType::LengthDelimited as u64 {
+            return Err(format!("field {number} is of another type"));
+        }
+        Ok(Some(Self {
+            number: u32::try_from(number).map_err(|error| error.to_string())?,
+            start: bytes.len() - rest.len(),
+            length: usize::try_from(length).map_err(|error| error.to_string())?,
+        }))
+    }
+
+    /// Takes the field out and gives its content, if it is all there.
+    fn take(&self, bytes: &mut BytesMut) -> Option<Bytes> {
+        let end = self.start.checked_add(self.length)?;
+        if bytes.len() < end {
+            return None;
+        }
+        bytes.advance(self.start);
+        Some(bytes.split_to(self.length).freeze())
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -658,5 +777,68 @@ mod tests {
         let named = |name| encode(&[Inside(1, encode(&[Text(1, name), Text(3, "shop")]))]);
         assert!(object(Kind::EndpointSlice, named("a.b-1").into()).is_some());
         assert!(object(Kind::Node, named("a").into()).is_none());
+    }
+
+    /// A list of two objects as the server sends it.
+    fn list() -> Vec<u8> {
+        let metadata = encode(&[Text(2, "17"), Text(3, "more")]);
+        let long = "b".repeat(300);
+        let list = encode(&[Inside(1, metadata), Text(2, "a"), Text(2, &long)]);
+        let envelope = encode(&[
+            Inside(1, encode(&[Text(1, "v1"), Text(2, "PodList")])),
+            Inside(2, list),
+            Text(3, ""),
+            Text(4, ""),
+        ]);
+        [MAGIC, &envelope].concat()
+    }
+
+    /// The objects that a list has, read from pieces of this size.
+    fn read(bytes: &[u8], piece: usize) -> Result<(Vec<usize>, ListMeta), String> {
+        let (mut reader, mut arrived) = (ListReader::default(), BytesMut::new());
+        let mut lengths = Vec::new();
+        for piece in bytes.chunks(piece) {
+            arrived.extend_from_slice(piece);
+            while let Some(object) = reader.take(&mut arrived)? {
+                lengths.push(object.len());
+            }
+        }
+        Ok((lengths, reader.end(&arrived)?))
+    }
+
+    #[test]
+    fn a_list_is_read_while_it_arrives() {
+        let list = list();
+        for piece in [1, 2, 7, 100, list.len()] {
+            let (lengths, metadata) = read(&list, piece).expect("a list");
+            assert_eq!(lengths, [1, 300]);
+            assert_eq!(metadata.resource_version, "17");
+            assert_eq!(metadata.r#continue, "more");
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_cut_off_or_spoiled_is_an_error() {
+        let list = list();
+        // The last four bytes are around the list, which is whole without them.
+        for length in 0..list.len() - 4 {
+            assert!(read(&list[..length], 50).is_err(), "{length}");
+        }
+        let mut longer = list.clone();
+        longer.push(0x0a);
+        assert!(read(&longer, 50).is_err());
+        let bare = encode(&[Inside(2, encode(&[Text(2, "a")]))]);
+        let other = encode(&[Inside(2, encode(&[Number(1, 7)]))]);
+        let excess = [0x12, 3, 0x12, 9, 0, 0];
+        for content in [&bare[..], &other, &excess, &[0x12; 40], &[0xff; 40]] {
+            assert!(read(&[MAGIC, content].concat(), 50).is_err(), "{content:?}");
+        }
+        assert!(read(br#"{"kind":"PodList"}"#, 50).is_err());
+        let empty = encode(&[Inside(2, encode(&[Inside(1, encode(&[Text(2, "3")]))]))]);
+        let (lengths, metadata) = read(&[MAGIC, &empty].concat(), 50).unwrap();
+        assert_eq!(
+            (lengths.len(), metadata.resource_version.as_str()),
+            (0, "3")
+        );
     }
 }

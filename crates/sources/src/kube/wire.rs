@@ -331,26 +331,19 @@ struct JsonPageMeta {
     r#continue: String,
 }
 
-/// Reads a page; one that was cut off is an error.
-pub(super) fn page(bytes: &Bytes) -> Result<Page<'_>, Fault> {
-    let unreadable = |error: String| Fault::Failed(format!("unreadable list: {error}"));
-    if let Some(content) = proto::open(bytes) {
-        let list = content.and_then(proto::List::decode);
-        let list = list.map_err(|error| unreadable(error.to_string()))?;
-        return Ok(Page {
-            version: number(&list.metadata.resource_version),
-            next: list.metadata.r#continue,
-            items: list.items.into_iter().map(Raw::Proto).collect(),
-        });
-    }
-    let page: JsonPage<'_> =
-        serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+/// Reads a page in JSON; one that was cut off is an error.
+pub(super) fn page(bytes: &[u8]) -> Result<Page<'_>, Fault> {
+    let page: JsonPage<'_> = serde_json::from_slice(bytes).map_err(unreadable)?;
     let items = page.items.into_iter().flatten();
     Ok(Page {
         version: number(&page.metadata.resource_version),
         next: page.metadata.r#continue,
         items: items.map(Raw::Json).collect(),
     })
+}
+
+fn unreadable(error: impl std::fmt::Display) -> Fault {
+    Fault::Failed(format!("unreadable list: {error}"))
 }
 
 /// What an answer says that means failure; `None` if it cannot be read.
@@ -414,12 +407,78 @@ pub(super) async fn perform(
         .map_err(|_| Fault::Unreachable(format!("no answer within {patience:?}")))?
 }
 
-/// One whole answer.
-pub(super) async fn fetch(client: &Client, path: &str, accept: &str) -> Result<Bytes, Fault> {
+/// An answer with a page of a list.
+pub(super) enum Listing {
+    /// The text of all of it.
+    Json(Bytes),
+    /// Objects, which are read as they arrive.
+    Proto(Box<Items>),
+}
+
+/// Asks for a page of a list.
+pub(super) async fn list(client: &Client, path: &str, accept: &str) -> Result<Listing, Fault> {
     let response = get(client, path, accept).await?;
+    if is_proto(&response) {
+        return Ok(Listing::Proto(Box::new(Items::new(response.into_body()))));
+    }
     tokio::time::timeout(PAGE, collect(response.into_body(), MAX_BYTES))
         .await
         .map_err(|_| Fault::Failed(format!("a list did not end within {PAGE:?}")))?
+        .map(Listing::Json)
+}
+
+/// A page that arrives. It is held no further than to the end of the object that was begun.
+pub(super) struct Items {
+    body: Body,
+    buffer: BytesMut,
+    reader: proto::ListReader,
+}
+
+impl Items {
+    fn new(body: Body) -> Self {
+        Self {
+            body,
+            buffer: BytesMut::new(),
+            reader: proto::ListReader::default(),
+        }
+    }
+
+    /// The next object; `None` if there was all that the page announced. Silence for longer than `patience` is an error.
+    pub(super) async fn next(&mut self, patience: Duration) -> Result<Option<Raw<'static>>, Fault> {
+        loop {
+            if let Some(item) = self.reader.take(&mut self.buffer).map_err(unreadable)? {
+                return Ok(Some(Raw::Proto(item)));
+            }
+            if self.buffer.len() > MAX_BYTES {
+                let reason = format!("an object of more than {MAX_BYTES} bytes");
+                return Err(Fault::Failed(reason));
+            }
+            let frame = tokio::time::timeout(patience, self.body.frame())
+                .await
+                .map_err(|_| Fault::Unreachable(format!("not a word for {patience:?}")))?;
+            match frame {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(error)) => return Err(Fault::Failed(chain(&error))),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The version of the list and where its next page begins, once there are no more objects. What was cut off is an error.
+    pub(super) fn end(self) -> Result<(u64, String), Fault> {
+        let metadata = self.reader.end(&self.buffer).map_err(unreadable)?;
+        Ok((number(&metadata.resource_version), metadata.r#continue))
+    }
+}
+
+/// Whether an answer is a message, and not JSON.
+fn is_proto(response: &http::Response<Body>) -> bool {
+    let content = response.headers().get(header::CONTENT_TYPE);
+    content.is_some_and(|content| content.as_bytes().starts_with(proto::CONTENT.as_bytes()))
 }
 
 async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Fault> {
@@ -477,11 +536,12 @@ pub(super) struct Events {
 impl Events {
     pub(super) async fn open(client: &Client, path: &str, accept: &str) -> Result<Self, Fault> {
         let response = get(client, path, accept).await?;
-        let content = response.headers().get(header::CONTENT_TYPE);
-        let is_proto = content
-            .is_some_and(|content| content.as_bytes().starts_with(proto::CONTENT.as_bytes()));
         Ok(Self {
-            form: if is_proto { Form::Proto } else { Form::Json },
+            form: if is_proto(&response) {
+                Form::Proto
+            } else {
+                Form::Json
+            },
             body: response.into_body(),
             buffer: BytesMut::new(),
             searched: 0,
@@ -657,10 +717,10 @@ mod tests {
                 assert!(matches!(event(form, &cut), Err(Fault::Failed(_))));
             }
         }
-        let cut = Bytes::from_static(br#"{"items":[{"a":1"#);
-        assert!(matches!(page(&cut), Err(Fault::Failed(_))));
-        let empty = Bytes::from_static(br#"{"metadata":{},"items":null}"#);
-        assert!(page(&empty).is_ok_and(|page| page.items.is_empty()));
+        let cut = br#"{"items":[{"a":1"#;
+        assert!(matches!(page(cut), Err(Fault::Failed(_))));
+        let empty = br#"{"metadata":{},"items":null}"#;
+        assert!(page(empty).is_ok_and(|page| page.items.is_empty()));
     }
 
     fn feed(form: Form) -> Events {
