@@ -462,7 +462,7 @@ impl Items {
                         self.buffer.extend_from_slice(&data);
                     }
                 }
-                Some(Err(error)) => return Err(Fault::Failed(chain(&error))),
+                Some(Err(error)) => return Err(Fault::Unreachable(chain(&error))),
                 None => return Ok(None),
             }
         }
