@@ -103,7 +103,22 @@ fn said(text: Option<&String>) -> Option<&str> {
 
 /// All of them, unless one is not in order.
 fn all<T, U>(items: Vec<T>, read: impl Fn(T) -> Option<U>) -> Option<Vec<U>> {
-    items.into_iter().map(read).collect()
+    items
+        .into_iter()
+        .map(read)
+        .collect::<Option<_>>()
+        .map(exact)
+}
+
+/// Each of them as something else.
+fn each<T, U>(items: Vec<T>, read: impl Fn(T) -> U) -> Vec<U> {
+    exact(items.into_iter().map(read).collect())
+}
+
+/// The same without room for more, which reading a message leaves and objects keep as long as they live.
+fn exact<T>(mut items: Vec<T>) -> Vec<T> {
+    items.shrink_to_fit();
+    items
 }
 
 fn pod(message: super::Pod) -> Option<(super::Meta, Spec)> {
@@ -114,8 +129,6 @@ fn pod(message: super::Pod) -> Option<(super::Meta, Spec)> {
         core::PodPhase,
         [Unset, Pending, Running, Succeeded, Failed, Unknown]
     );
-    let ips = status.pod_ips.into_iter();
-    let conditions = status.conditions.into_iter();
     let pod = core::Pod {
         node_name: spec.node_name,
         service_account_name: spec.service_account_name,
@@ -126,14 +139,12 @@ fn pod(message: super::Pod) -> Option<(super::Meta, Spec)> {
         init_containers: all(spec.init_containers, container)?,
         phase: phase?,
         pod_ip: status.pod_ip,
-        pod_ips: ips.map(|one| core::PodIp { ip: one.ip }).collect(),
+        pod_ips: each(status.pod_ips, |one| core::PodIp { ip: one.ip }),
         host_ip: status.host_ip,
-        conditions: conditions
-            .map(|one| core::PodCondition {
-                r#type: one.r#type,
-                status: one.status,
-            })
-            .collect(),
+        conditions: each(status.conditions, |one| core::PodCondition {
+            r#type: one.r#type,
+            status: one.status,
+        }),
         deleting: metadata
             .deletion_timestamp
             .as_ref()
@@ -169,7 +180,7 @@ fn slice(message: super::EndpointSlice) -> Option<(super::Meta, Spec)> {
                 app_protocol: port.app_protocol,
             })
         })?,
-        endpoints: message.endpoints.into_iter().map(endpoint).collect(),
+        endpoints: each(message.endpoints, endpoint),
     };
     Some((message.metadata?, slice.into()))
 }
@@ -177,7 +188,7 @@ fn slice(message: super::EndpointSlice) -> Option<(super::Meta, Spec)> {
 fn endpoint(endpoint: super::Endpoint) -> core::Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
     core::Endpoint {
-        addresses: endpoint.addresses,
+        addresses: exact(endpoint.addresses),
         conditions: core::EndpointConditions {
             ready: conditions.ready,
             serving: conditions.serving,
@@ -193,11 +204,7 @@ fn endpoint(endpoint: super::Endpoint) -> core::Endpoint {
             uid: target.uid,
         }),
         hints: endpoint.hints.map(|hints| core::EndpointHints {
-            for_zones: hints
-                .for_zones
-                .into_iter()
-                .map(|zone| core::ForZone { name: zone.name })
-                .collect(),
+            for_zones: each(hints.for_zones, |zone| core::ForZone { name: zone.name }),
         }),
     }
 }
@@ -205,7 +212,7 @@ fn endpoint(endpoint: super::Endpoint) -> core::Endpoint {
 fn service(message: super::Service) -> Option<(super::Meta, Spec)> {
     let spec = message.spec?;
     let balancer = message.status.and_then(|status| status.load_balancer);
-    let ingress = balancer.unwrap_or_default().ingress.into_iter();
+    let ingress = balancer.unwrap_or_default().ingress;
     let service = core::Service {
         r#type: named!(
             &spec.r#type,
@@ -213,13 +220,13 @@ fn service(message: super::Service) -> Option<(super::Meta, Spec)> {
             [ClusterIp, NodePort, LoadBalancer, ExternalName]
         )?,
         cluster_ip: spec.cluster_ip,
-        cluster_ips: spec.cluster_ips,
+        cluster_ips: exact(spec.cluster_ips),
         ip_families: all(spec.ip_families, |family| {
             named!(said(Some(&family))?, core::IpFamily, [V4, V6])
         })?,
         ip_family_policy: spec.ip_family_policy,
         external_name: spec.external_name,
-        external_ips: spec.external_ips,
+        external_ips: exact(spec.external_ips),
         external_traffic_policy: policy(&spec.external_traffic_policy)?,
         internal_traffic_policy: policy(said(spec.internal_traffic_policy.as_ref())?)?,
         traffic_distribution: spec.traffic_distribution,
@@ -229,12 +236,10 @@ fn service(message: super::Service) -> Option<(super::Meta, Spec)> {
         ports: all(spec.ports, port)?,
         load_balancer_ip: spec.load_balancer_ip,
         load_balancer: core::LoadBalancerStatus {
-            ingress: ingress
-                .map(|one| core::LoadBalancerIngress {
-                    ip: one.ip,
-                    hostname: one.hostname,
-                })
-                .collect(),
+            ingress: each(ingress, |one| core::LoadBalancerIngress {
+                ip: one.ip,
+                hostname: one.hostname,
+            }),
         },
     };
     Some((message.metadata?, service.into()))
