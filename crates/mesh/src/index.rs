@@ -216,7 +216,7 @@ pub(crate) fn alive(pod: &Pod) -> bool {
 /// Addresses of a Pod or WorkloadEntry.
 pub(crate) fn addresses(object: &Object) -> Vec<Text> {
     match &object.spec {
-        Spec::Pod(pod) if alive(pod) => pod.ips().map(Text::from).collect(),
+        Spec::Pod(pod) if alive(pod) => pod.ips().cloned().collect(),
         Spec::WorkloadEntry(entry) if !entry.address.is_empty() => {
             vec![Text::from(entry.address.as_str())]
         }

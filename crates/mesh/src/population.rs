@@ -276,7 +276,7 @@ impl View<'_> {
         object: &Object,
     ) -> Option<(Arc<Labels>, Locality, BTreeMap<Text, u16>)> {
         let candidate = if let Some(pod) = object.get::<Pod>() {
-            let address = pod.ips().next().unwrap_or_default();
+            let address = pod.ips().next().cloned().unwrap_or_default();
             let backend = self.pod_backend(object, pod, address);
             return Some((backend.labels, backend.locality, BTreeMap::new()));
         } else {
@@ -419,10 +419,11 @@ impl View<'_> {
             let candidate = if let Some(entry) = object.get::<WorkloadEntry>() {
                 self.entry_candidate(object, entry)
             } else if let Some(pod) = object.get::<Pod>().filter(|pod| view::in_service(pod)) {
-                let mut ips = pod.ips();
-                let mut backend = self.pod_backend(object, pod, ips.next().unwrap_or_default());
+                let mut ips = pod.ips().cloned();
+                let first = ips.next().unwrap_or_default();
+                let mut backend = self.pod_backend(object, pod, first);
                 if self.settings.dual_stack {
-                    backend.addresses.extend(ips.map(Text::from));
+                    backend.addresses.extend(ips);
                 }
                 Candidate {
                     backend,

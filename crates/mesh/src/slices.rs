@@ -121,7 +121,7 @@ impl View<'_> {
                     continue;
                 }
                 let mut backend = match pod {
-                    Some((object, pod)) => self.pod_backend(object, pod, address),
+                    Some((object, pod)) => self.pod_backend(object, pod, address.clone()),
                     None => self.bare_backend(cluster, address),
                 };
                 backend.health = health(service, &item.conditions, self.settings);
@@ -132,7 +132,7 @@ impl View<'_> {
                     if slice.address_type == AddressType::Ipv6 {
                         continue;
                     }
-                    backend.addresses = pod.ips().map(Text::from).collect();
+                    backend.addresses = pod.ips().cloned().collect();
                 }
                 let backend = alike.next(backend);
                 for EndpointPort { name, port, .. } in &slice.ports {
@@ -159,12 +159,12 @@ impl View<'_> {
         refs: &mut BTreeSet<Ref>,
     ) -> Option<(&Object, &Pod)> {
         if let Some(named) = named {
-            let name = Text::from(named.name.as_str());
             let namespace = match named.namespace.as_str() {
-                "" => namespace.clone(),
-                namespace => Text::from(namespace),
+                "" => namespace,
+                _ => &named.namespace,
             };
-            let key = ObjectKey::new(Kind::Pod, namespace, name).of(cluster);
+            let name = named.name.clone();
+            let key = ObjectKey::new(Kind::Pod, namespace.clone(), name).of(cluster);
             let object = self.get(&key);
             // The key of the object is there already.
             let key = object.map_or(&key, |object| &object.key);

@@ -259,23 +259,23 @@ impl<'a> View<'a> {
     }
 
     /// A pod; healthy.
-    pub(crate) fn pod_backend(&self, object: &Object, pod: &Pod, address: &str) -> Backend {
+    pub(crate) fn pod_backend(&self, object: &Object, pod: &Pod, address: Text) -> Backend {
         let locality = self.pod_locality(object, pod);
         let cluster = self.cluster_name(object.key.cluster);
-        let network = self.network(object.key.cluster, &object.meta.labels, address);
-        let subdomain = Text::from(pod.subdomain.as_str());
-        let hostname = match (subdomain.is_empty(), pod.hostname.as_str()) {
+        let network = self.network(object.key.cluster, &object.meta.labels, &address);
+        let subdomain = pod.subdomain.clone();
+        let hostname = match (subdomain.is_empty(), pod.hostname.is_empty()) {
             (true, _) => Text::default(),
-            (false, "") => object.key.name.clone(),
-            (false, hostname) => Text::from(hostname),
+            (false, true) => object.key.name.clone(),
+            (false, false) => pod.hostname.clone(),
         };
         let account = match pod.service_account_name.as_str() {
             "" => "default",
             account => account,
         };
-        let node = Text::from(pod.node_name.as_str());
+        let node = pod.node_name.clone();
         Backend {
-            addresses: vec![Text::from(address)],
+            addresses: vec![address],
             health: EndpointHealth::Healthy,
             labels: augment(&object.meta.labels, cluster, &locality, &node, &network),
             locality,

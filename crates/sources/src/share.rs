@@ -16,7 +16,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Replaces what objects have in common: namespaces, labels, names of annotations and of owners.
+    /// Replaces what objects have in common: namespaces, labels, names of annotations, owners, accounts and places. Of Pods, only
+    /// what is read stays.
     pub(crate) fn share(&mut self, object: &mut Object) {
         self.one(&mut object.key.namespace);
         self.labels(&mut object.meta.labels);
@@ -28,6 +29,22 @@ impl Shared {
                 }
             }
             Spec::WorkloadEntry(entry) => self.labels(&mut entry.labels),
+            Spec::Pod(pod) => {
+                pod.trim();
+                self.one(&mut pod.node_name);
+                self.one(&mut pod.service_account_name);
+                self.one(&mut pod.host_ip);
+            }
+            Spec::EndpointSlice(slice) => {
+                for endpoint in &mut slice.endpoints {
+                    let places = endpoint.node_name.iter_mut().chain(&mut endpoint.zone);
+                    places.for_each(|place| self.one(place));
+                    if let Some(target) = &mut endpoint.target_ref {
+                        self.one(&mut target.kind);
+                        self.one(&mut target.namespace);
+                    }
+                }
+            }
             _ => {}
         }
         if let Some(owner) = &mut object.meta.owner {

@@ -165,7 +165,11 @@ mod tests {
         let Content::Packed(second) = packer.pack(CLUSTERS, alike("second")) else {
             panic!("it is packed");
         };
-        assert!(second.bytes.len() * 10 < usize::from(second.len), "{}", second.bytes.len());
+        assert!(
+            second.bytes.len() * 10 < usize::from(second.len),
+            "{}",
+            second.bytes.len()
+        );
         let content = Content::Packed(second);
         assert_eq!(content.bytes(), alike("second"));
         content.with(|bytes| assert_eq!(bytes, alike("second")));
@@ -175,14 +179,21 @@ mod tests {
     fn types_have_samples_of_their_own_and_secrets_none() {
         let packer = Packer::default();
         let noise = |seed: u64| -> Bytes {
-            let words = (0..60u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
+            let words =
+                (0..60u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
             words.flat_map(u64::to_le_bytes).collect()
         };
         for type_url in [CLUSTERS, TypeUrl::Endpoints.as_str()] {
             assert!(!is_packed(&packer.pack(type_url, noise(1))));
             assert!(is_packed(&packer.pack(type_url, noise(1))));
-            assert!(!is_packed(&packer.pack(type_url, noise(2))), "nothing in common");
-            assert!(is_packed(&packer.pack(type_url, noise(1))), "and nothing is forgotten");
+            assert!(
+                !is_packed(&packer.pack(type_url, noise(2))),
+                "nothing in common"
+            );
+            assert!(
+                is_packed(&packer.pack(type_url, noise(1))),
+                "and nothing is forgotten"
+            );
         }
         for _ in 0..2 {
             assert!(!is_packed(&packer.pack(TypeUrl::Secret.as_str(), noise(1))));
@@ -194,7 +205,8 @@ mod tests {
     fn samples_are_bounded() {
         let packer = Packer::default();
         for seed in 0..1000u64 {
-            let words = (0..200u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
+            let words =
+                (0..200u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
             let _ = packer.pack(CLUSTERS, words.flat_map(u64::to_le_bytes).collect());
             let samples = packer.samples.lock().unwrap();
             assert!(samples.iter().all(|(_, sample)| sample.len() <= SAMPLE));

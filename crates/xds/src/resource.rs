@@ -91,12 +91,7 @@ impl Resource {
     }
 
     /// The same, which takes less memory if it is like others that the packer has seen.
-    pub fn packed(
-        name: Text,
-        any: &[u8],
-        sources: Arc<[Text]>,
-        packer: &Packer,
-    ) -> Arc<Self> {
+    pub fn packed(name: Text, any: &[u8], sources: Arc<[Text]>, packer: &Packer) -> Arc<Self> {
         let (type_url, _) = crate::frame::decode_any(any);
         Self::make(name, any, sources, |framed| packer.pack(type_url, framed))
     }

@@ -1,6 +1,7 @@
 //! `EndpointSlice` and `Endpoints`.
 
 use super::{Protocol, api, api_enum};
+use crate::Text;
 
 api! {
     pub struct EndpointSlice {
@@ -29,11 +30,11 @@ api! {
 
 api! {
     pub struct Endpoint {
-        pub addresses: Vec<String>,
+        pub addresses: Vec<Text>,
         pub conditions: EndpointConditions,
-        pub hostname: Option<String>,
-        pub node_name: Option<String>,
-        pub zone: Option<String>,
+        pub hostname: Option<Text>,
+        pub node_name: Option<Text>,
+        pub zone: Option<Text>,
         pub target_ref: Option<TargetRef>,
         pub hints: Option<EndpointHints>,
     }
@@ -50,10 +51,10 @@ api! {
 
 api! {
     pub struct TargetRef {
-        pub kind: String,
-        pub namespace: String,
-        pub name: String,
-        pub uid: String,
+        pub kind: Text,
+        pub namespace: Text,
+        pub name: Text,
+        pub uid: Text,
     }
 }
 
@@ -85,9 +86,9 @@ api! {
 
 api! {
     pub struct EndpointAddress {
-        pub ip: String,
-        pub hostname: Option<String>,
-        pub node_name: Option<String>,
+        pub ip: Text,
+        pub hostname: Option<Text>,
+        pub node_name: Option<Text>,
         pub target_ref: Option<TargetRef>,
     }
 }

@@ -1,24 +1,25 @@
 //! `Pod`.
 
 use super::{Protocol, api, api_enum};
+use crate::Text;
 
 api! {
     pub struct Pod {
-        pub node_name: String,
-        pub service_account_name: String,
-        pub hostname: String,
-        pub subdomain: String,
+        pub node_name: Text,
+        pub service_account_name: Text,
+        pub hostname: Text,
+        pub subdomain: Text,
         pub host_network: bool,
         pub containers: Vec<Container>,
         pub init_containers: Vec<Container>,
         /// From `status`, like the fields below it.
         pub phase: PodPhase,
         #[serde(rename = "podIP")]
-        pub pod_ip: String,
+        pub pod_ip: Text,
         #[serde(rename = "podIPs")]
         pub pod_ips: Vec<PodIp>,
         #[serde(rename = "hostIP")]
-        pub host_ip: String,
+        pub host_ip: Text,
         pub conditions: Vec<PodCondition>,
         /// Whether `metadata.deletionTimestamp` is set: the pod is on its way out.
         pub deleting: bool,
@@ -27,14 +28,29 @@ api! {
 
 impl Pod {
     /// Every address of the pod, the primary first.
-    pub fn ips(&self) -> impl Iterator<Item = &str> {
-        let primary = Some(self.pod_ip.as_str()).filter(|ip| !ip.is_empty());
+    pub fn ips(&self) -> impl Iterator<Item = &Text> {
+        let primary = Some(&self.pod_ip).filter(|ip| !ip.is_empty());
         let others = self
             .pod_ips
             .iter()
-            .map(|ip| ip.ip.as_str())
+            .map(|ip| &ip.ip)
             .filter(move |ip| !ip.is_empty() && Some(*ip) != primary);
         primary.into_iter().chain(others)
+    }
+
+    /// Leaves out what nothing follows from: containers without a port that has a name, conditions other than `Ready`, and an
+    /// address that stands there twice.
+    pub fn trim(&mut self) {
+        for containers in [&mut self.containers, &mut self.init_containers] {
+            containers.retain(|container| container.ports.iter().any(|port| !port.name.is_empty()));
+            containers.shrink_to_fit();
+        }
+        self.conditions
+            .retain(|condition| condition.r#type == "Ready");
+        self.conditions.shrink_to_fit();
+        if matches!(&self.pod_ips[..], [only] if only.ip == self.pod_ip) {
+            self.pod_ips = Vec::new();
+        }
     }
 
     /// Whether the `Ready` condition is true.
@@ -75,7 +91,7 @@ api_enum! {
 
 api! {
     pub struct PodIp {
-        pub ip: String,
+        pub ip: Text,
     }
 }
 

@@ -99,11 +99,7 @@ fn services_of_one_host_are_one() {
         ("east", "10.98.0.2"),
         ("unknown", "10.96.0.2"),
     ] {
-        assert_eq!(
-            *service.addresses_in(cluster),
-            [address],
-            "{cluster}"
-        );
+        assert_eq!(*service.addresses_in(cluster), [address], "{cluster}");
     }
     let labels = |at: usize| {
         let all = world.endpoints[&service.id].by_port.get("http").unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pilotfish_config::{Kind, Labels, Meta, Object, ObjectKey, OwnerRef, Spec, core};
+use pilotfish_config::{Kind, Labels, Meta, Object, ObjectKey, OwnerRef, Spec, Text, core};
 use prost::Message;
 
 use super::super::kinds;
@@ -130,17 +130,17 @@ fn pod(message: super::Pod) -> Option<(super::Meta, Spec)> {
         [Unset, Pending, Running, Succeeded, Failed, Unknown]
     );
     let pod = core::Pod {
-        node_name: spec.node_name,
-        service_account_name: spec.service_account_name,
-        hostname: spec.hostname,
-        subdomain: spec.subdomain,
+        node_name: spec.node_name.into(),
+        service_account_name: spec.service_account_name.into(),
+        hostname: spec.hostname.into(),
+        subdomain: spec.subdomain.into(),
         host_network: spec.host_network,
         containers: all(spec.containers, container)?,
         init_containers: all(spec.init_containers, container)?,
         phase: phase?,
-        pod_ip: status.pod_ip,
-        pod_ips: each(status.pod_ips, |one| core::PodIp { ip: one.ip }),
-        host_ip: status.host_ip,
+        pod_ip: status.pod_ip.into(),
+        pod_ips: each(status.pod_ips, |one| core::PodIp { ip: one.ip.into() }),
+        host_ip: status.host_ip.into(),
         conditions: each(status.conditions, |one| core::PodCondition {
             r#type: one.r#type,
             status: one.status,
@@ -188,20 +188,20 @@ fn slice(message: super::EndpointSlice) -> Option<(super::Meta, Spec)> {
 fn endpoint(endpoint: super::Endpoint) -> core::Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
     core::Endpoint {
-        addresses: exact(endpoint.addresses),
+        addresses: each(endpoint.addresses, Text::from),
         conditions: core::EndpointConditions {
             ready: conditions.ready,
             serving: conditions.serving,
             terminating: conditions.terminating,
         },
-        hostname: endpoint.hostname,
-        node_name: endpoint.node_name,
-        zone: endpoint.zone,
+        hostname: endpoint.hostname.map(Text::from),
+        node_name: endpoint.node_name.map(Text::from),
+        zone: endpoint.zone.map(Text::from),
         target_ref: endpoint.target_ref.map(|target| core::TargetRef {
-            kind: target.kind,
-            namespace: target.namespace,
-            name: target.name,
-            uid: target.uid,
+            kind: target.kind.into(),
+            namespace: target.namespace.into(),
+            name: target.name.into(),
+            uid: target.uid.into(),
         }),
         hints: endpoint.hints.map(|hints| core::EndpointHints {
             for_zones: each(hints.for_zones, |zone| core::ForZone { name: zone.name }),
