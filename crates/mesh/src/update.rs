@@ -104,6 +104,13 @@ fn reached(endpoints: Option<&Arc<ServiceEndpoints>>) -> BTreeSet<(&Text, &Text,
     .collect()
 }
 
+/// Every second item, then the others. Trees that are filled in order stay half empty, because a node that is full is cut in
+/// the middle and the left half never sees another key; this way the others find the room that the first have left.
+fn every_second_first<T>(items: &[T]) -> impl Iterator<Item = &T> {
+    let others = items.iter().skip(1).step_by(2);
+    items.iter().step_by(2).chain(others)
+}
+
 impl<'a> Step<'a> {
     fn mesh(&mut self) {
         let same = |same_pointer: bool, equal: &dyn Fn() -> bool| same_pointer || equal();
@@ -136,20 +143,21 @@ impl<'a> Step<'a> {
     fn indices(&mut self, changed: &[ObjectKey]) {
         let settings = self.old.settings.clone();
         let (mut gone, mut come) = (Vec::new(), Vec::new());
-        for key in changed {
+        for key in every_second_first(changed) {
             let (old, new) = (self.before(key), self.after(key));
             let (old, new) = (old.map(|o| &**o), new.as_deref());
             self.next.index.replace(key, old, new, &settings);
-            let holders = |object: Option<&Object>| {
-                object
-                    .map(|o| allocation::holders(o, &index::declared(o, &settings), &settings))
-                    .unwrap_or_default()
-            };
-            if key.kind == Kind::ServiceEntry {
-                let (old, new) = (holders(old), holders(new));
-                gone.extend(old.difference(&new).cloned());
-                come.extend(new.difference(&old).cloned());
-            }
+        }
+        let holders = |object: Option<&Object>| {
+            object
+                .map(|o| allocation::holders(o, &index::declared(o, &settings), &settings))
+                .unwrap_or_default()
+        };
+        for key in changed.iter().filter(|key| key.kind == Kind::ServiceEntry) {
+            let (old, new) = (self.before(key), self.after(key));
+            let (old, new) = (holders(old.map(|o| &**o)), holders(new.as_deref()));
+            gone.extend(old.difference(&new).cloned());
+            come.extend(new.difference(&old).cloned());
         }
         for holder in self.next.slots.change(&gone, &come) {
             if let allocation::Holder::Host(namespace, _, host) = holder {
@@ -331,7 +339,8 @@ impl<'a> Step<'a> {
             dirty.extend(self.old.services.keys().cloned());
         }
         let mut changes: Vec<Change<'a>> = Vec::new();
-        for id in dirty {
+        let dirty: Vec<ServiceId> = dirty.into_iter().collect();
+        for id in every_second_first(&dirty).cloned() {
             let view = self.next.view();
             let service = view.service(&id, &mut ignore);
             let population = service
