@@ -31,7 +31,7 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use duration::Duration;
 pub use kind::Kind;
 pub use object::{Labels, Meta, Object, ObjectKey, Origin, OwnerRef, Spec, SpecOf};
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, every_second_first};
 pub use standing::{Standing, Standings};
 pub use store::{Applied, Change, SourceId, Store};
 

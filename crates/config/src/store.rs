@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::object::{Object, ObjectKey, Origin};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, every_second_first};
 
 /// A source of objects, by order of registration: of two sources that claim a key, the lower wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,9 +100,10 @@ impl Store {
 
     /// Brings the snapshot in line with the sources for the touched keys; returns those whose content changed.
     fn publish(&mut self, touched: BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+        let touched: Vec<ObjectKey> = touched.into_iter().collect();
         let mut next: Option<Snapshot> = None;
         let mut changed = Vec::new();
-        for key in touched {
+        for key in every_second_first(&touched).cloned() {
             let winner = self
                 .sources
                 .iter_mut()
@@ -146,6 +147,7 @@ impl Store {
             }
             self.snapshot = Arc::new(next);
         }
+        changed.sort_unstable();
         changed
     }
 

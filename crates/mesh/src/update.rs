@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot, Spec};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot, Spec, every_second_first};
 
 use crate::declare::ignore;
 use crate::index::Ref;
@@ -102,13 +102,6 @@ fn reached(endpoints: Option<&Arc<ServiceEndpoints>>) -> BTreeSet<(&Text, &Text,
             .filter_map(move |e| Some((e.addresses.first()?, &e.cluster, port, e.port)))
     })
     .collect()
-}
-
-/// Every second item, then the others. Trees that are filled in order stay half empty, because a node that is full is cut in
-/// the middle and the left half never sees another key; this way the others find the room that the first have left.
-fn every_second_first<T>(items: &[T]) -> impl Iterator<Item = &T> {
-    let others = items.iter().skip(1).step_by(2);
-    items.iter().step_by(2).chain(others)
 }
 
 impl<'a> Step<'a> {

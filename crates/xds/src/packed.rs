@@ -154,7 +154,8 @@ mod tests {
     }
 
     fn alike(name: &str) -> Bytes {
-        let common: String = (0..100).map(|i| format!("setting {i}; ")).collect();
+        let common: Vec<String> = (0..100).map(|i| i.to_string()).collect();
+        let common = common.join(" setting ");
         format!("{name} {common} {name}").into()
     }
 

@@ -109,10 +109,7 @@ fn configs(held: &Held) -> Vec<Any> {
 fn shown(resource: &Resource) -> Option<Any> {
     let (type_url, value) = resource.parts();
     match config_dump::redacted(resource).ok()? {
-        None => Some(Any {
-            type_url: type_url.to_owned(),
-            value,
-        }),
+        None => Some(Any { type_url, value }),
         Some(json) => encode(resource, &json),
     }
 }
