@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_key_is_no_larger_for_its_cluster() {
-        assert_eq!(size_of::<ObjectKey>(), 40);
+        assert_eq!(size_of::<ObjectKey>(), 24);
         let mut key = ObjectKey::new(Kind::Pod, "shop", "web");
         assert_eq!(key.to_string(), "Pod/shop/web");
         key.cluster = ClusterId::named("shown").unwrap();

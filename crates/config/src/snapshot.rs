@@ -106,3 +106,15 @@ pub fn every_second_first<T>(items: &[T]) -> impl Iterator<Item = &T> {
     let others = items.iter().skip(1).step_by(2);
     items.iter().step_by(2).chain(others)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_comes_once() {
+        assert_eq!(every_second_first::<u8>(&[]).count(), 0);
+        let order: Vec<u8> = every_second_first(&[0, 1, 2, 3, 4]).copied().collect();
+        assert_eq!(order, [0, 2, 4, 1, 3]);
+    }
+}

@@ -188,3 +188,43 @@ pub struct ServiceEndpoints {
     /// Port name to endpoints in canonical order. Services have few ports, and there are many services.
     pub by_port: LiteMap<Text, Vec<Endpoint>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(version: &str) -> Backend {
+        let labels = [(Text::from("version"), Text::from(version))];
+        Backend {
+            addresses: vec![Text::from("10.0.0.1")],
+            health: EndpointHealth::Healthy,
+            locality: Locality::parse("region/zone"),
+            network: Text::default(),
+            cluster: Text::default(),
+            weight: 1,
+            mutual_tls: false,
+            labels: Arc::new(labels.into_iter().collect()),
+            workload: Text::default(),
+            namespace: Text::default(),
+            node: Text::default(),
+            hostname: Text::default(),
+            subdomain: Text::default(),
+            identity: Text::default(),
+        }
+    }
+
+    #[test]
+    fn versions_that_take_turns_share_their_labels() {
+        let mut alike = Alike::default();
+        let all: Vec<Arc<Backend>> = ["a", "b", "a", "b", "c", "d", "e", "a"]
+            .into_iter()
+            .map(|version| alike.next(backend(version)))
+            .collect();
+        let shared = |a: usize, b: usize| Arc::ptr_eq(&all[a].labels, &all[b].labels);
+        assert!(shared(0, 2) && shared(1, 3));
+        assert!(!shared(0, 1));
+        // It was too long ago.
+        assert!(!shared(0, 7));
+        assert_eq!(all[0].labels, all[7].labels);
+    }
+}

@@ -5,7 +5,7 @@
 //! (LZ4 with a dictionary). It is unpacked whenever it is written into a response, which takes little more than copying it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use lz4_flex::block::{compress_with_dict, decompress_into_with_dict};
@@ -80,7 +80,16 @@ impl Content {
 /// Samples by type: what resources are packed with. Which one a resource refers to is nowhere to be seen.
 #[derive(Default)]
 pub struct Packer {
-    samples: Mutex<Vec<(TypeUrl, Arc<[u8]>)>>,
+    samples: Mutex<Vec<Sample>>,
+}
+
+/// What resources of a type look like.
+struct Sample {
+    type_url: TypeUrl,
+    bytes: Arc<[u8]>,
+    /// How many have been unlike it. Each sample lives as long as what refers to it, so there must not be many: the first of
+    /// those is learned from, the second, the fourth, the eighth and so on.
+    misfits: u32,
 }
 
 impl Packer {
@@ -94,8 +103,10 @@ impl Packer {
         }
         let sample = self.sample(&type_url);
         let packed = compress_with_dict(&bytes, &sample);
+        if packed.len() > bytes.len() / 2 {
+            self.learn(type_url, &bytes);
+        }
         if packed.len() > bytes.len() / 4 * 3 {
-            self.learn(type_url, &sample, &bytes);
             return Content::Whole(bytes);
         }
         let packed = Packed {
@@ -111,26 +122,34 @@ impl Packer {
         }
     }
 
-    fn sample(&self, type_url: &TypeUrl) -> Arc<[u8]> {
-        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = samples.iter().find(|(known, _)| known == type_url);
-        known.map(|(_, sample)| sample.clone()).unwrap_or_default()
+    fn samples(&self) -> MutexGuard<'_, Vec<Sample>> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes what did not fit part of the sample; if that would become too large, the sample begins anew. Those that were packed
-    /// before keep theirs.
-    fn learn(&self, type_url: TypeUrl, sample: &Arc<[u8]>, bytes: &[u8]) {
-        let next: Arc<[u8]> = if sample.len() + bytes.len() > SAMPLE {
-            bytes.into()
-        } else {
-            [sample, bytes].concat().into()
+    fn sample(&self, type_url: &TypeUrl) -> Arc<[u8]> {
+        let samples = self.samples();
+        let known = samples.iter().find(|known| known.type_url == *type_url);
+        known.map(|known| known.bytes.clone()).unwrap_or_default()
+    }
+
+    /// Takes note of a resource that is unlike the sample. If the sample would become too large, it begins anew.
+    fn learn(&self, type_url: TypeUrl, bytes: &[u8]) {
+        let mut samples = self.samples();
+        let Some(known) = samples.iter_mut().find(|known| known.type_url == type_url) else {
+            samples.push(Sample {
+                type_url,
+                bytes: bytes.into(),
+                misfits: 0,
+            });
+            return;
         };
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        match samples.iter_mut().find(|(known, _)| *known == type_url) {
-            Some((_, known)) if Arc::ptr_eq(known, sample) => *known = next,
-            // Somebody else has taught it something meanwhile.
-            Some(_) => {}
-            None => samples.push((type_url, next)),
+        known.misfits = known.misfits.saturating_add(1);
+        if known.misfits.is_power_of_two() {
+            known.bytes = if known.bytes.len() + bytes.len() > SAMPLE {
+                bytes.into()
+            } else {
+                [&*known.bytes, bytes].concat().into()
+            };
         }
     }
 }
@@ -210,7 +229,7 @@ mod tests {
                 (0..200u64).map(|i| xxhash_rust::xxh3::xxh3_64_with_seed(&i.to_le_bytes(), seed));
             let _ = packer.pack(CLUSTERS, words.flat_map(u64::to_le_bytes).collect());
             let samples = packer.samples.lock().unwrap();
-            assert!(samples.iter().all(|(_, sample)| sample.len() <= SAMPLE));
+            assert!(samples.iter().all(|sample| sample.bytes.len() <= SAMPLE));
         }
     }
 

@@ -101,3 +101,49 @@ api! {
         pub status: String,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(name: &str, ports: &[&str]) -> Container {
+        let port = |name: &&str| ContainerPort {
+            name: (*name).to_owned(),
+            container_port: 80,
+            ..ContainerPort::default()
+        };
+        Container {
+            name: name.to_owned(),
+            ports: ports.iter().map(port).collect(),
+            ..Container::default()
+        }
+    }
+
+    #[test]
+    fn what_is_read_stays() {
+        let condition = |r#type: &str| PodCondition {
+            r#type: r#type.to_owned(),
+            status: "True".to_owned(),
+        };
+        let ip = |ip: &str| PodIp { ip: ip.into() };
+        let mut pod = Pod {
+            containers: vec![container("a", &[]), container("b", &["", "http"])],
+            init_containers: vec![container("c", &[""])],
+            conditions: vec![condition("Initialized"), condition("Ready")],
+            pod_ip: "10.0.0.1".into(),
+            pod_ips: vec![ip("10.0.0.1")],
+            ..Pod::default()
+        };
+        let mut both = pod.clone();
+        both.pod_ips.push(ip("2001:db8::1"));
+        let (addresses, two): (Vec<Text>, Vec<Text>) =
+            (pod.ips().cloned().collect(), both.ips().cloned().collect());
+        pod.trim();
+        both.trim();
+        assert_eq!(pod.containers, [container("b", &["", "http"])]);
+        assert!(pod.init_containers.is_empty() && pod.pod_ips.is_empty());
+        assert_eq!(pod.conditions, [condition("Ready")]);
+        assert!(pod.is_ready());
+        assert!(pod.ips().eq(&addresses) && both.ips().eq(&two));
+    }
+}

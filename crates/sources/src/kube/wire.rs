@@ -453,17 +453,8 @@ impl Items {
                 let reason = format!("an object of more than {MAX_BYTES} bytes");
                 return Err(Fault::Failed(reason));
             }
-            let frame = tokio::time::timeout(patience, self.body.frame())
-                .await
-                .map_err(|_| Fault::Unreachable(format!("not a word for {patience:?}")))?;
-            match frame {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-                Some(Err(error)) => return Err(Fault::Unreachable(chain(&error))),
-                None => return Ok(None),
+            if !more(&mut self.body, &mut self.buffer, patience).await? {
+                return Ok(None);
             }
         }
     }
@@ -479,6 +470,23 @@ impl Items {
 fn is_proto(response: &http::Response<Body>) -> bool {
     let content = response.headers().get(header::CONTENT_TYPE);
     content.is_some_and(|content| content.as_bytes().starts_with(proto::CONTENT.as_bytes()))
+}
+
+/// Waits for more of an answer; false if that was all of it. Silence for longer than `patience` is an error.
+async fn more(body: &mut Body, buffer: &mut BytesMut, patience: Duration) -> Result<bool, Fault> {
+    let frame = tokio::time::timeout(patience, body.frame())
+        .await
+        .map_err(|_| Fault::Unreachable(format!("not a word for {patience:?}")))?;
+    match frame {
+        Some(Ok(frame)) => {
+            if let Ok(data) = frame.into_data() {
+                buffer.extend_from_slice(&data);
+            }
+            Ok(true)
+        }
+        Some(Err(error)) => Err(Fault::Unreachable(chain(&error))),
+        None => Ok(false),
+    }
 }
 
 async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Fault> {
@@ -560,21 +568,12 @@ impl Events {
             if let Some(event) = self.take()? {
                 return Ok(Some(event));
             }
-            let frame = tokio::time::timeout(patience, self.body.frame())
-                .await
-                .map_err(|_| Fault::Unreachable(format!("not a word for {patience:?}")))?;
-            match frame {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
+            if !more(&mut self.body, &mut self.buffer, patience).await? {
+                if self.is_between() {
+                    return Ok(None);
                 }
-                Some(Err(error)) => return Err(Fault::Unreachable(chain(&error))),
-                None if self.is_between() => return Ok(None),
-                None => {
-                    let reason = "the answer ended in the middle of an event".to_owned();
-                    return Err(Fault::Failed(reason));
-                }
+                let reason = "the answer ended in the middle of an event".to_owned();
+                return Err(Fault::Failed(reason));
             }
         }
     }
