@@ -103,7 +103,7 @@ impl Packer {
         }
         let sample = self.sample(&type_url);
         let packed = compress_with_dict(&bytes, &sample);
-        if packed.len() > bytes.len() / 2 {
+        if sample.is_empty() || packed.len() > bytes.len() / 3 {
             self.learn(type_url, &bytes);
         }
         if packed.len() > bytes.len() / 4 * 3 {
