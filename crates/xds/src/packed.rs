@@ -1,7 +1,7 @@
 //! Resources kept as what they do not have in common with others of their type.
 //!
-//! The clusters of a mesh say nearly the same, and so do its endpoints and virtual hosts: two thirds of their bytes stand in
-//! any other as well. A [`Packer`] keeps a sample of each type, and a resource refers to the sample for what it shares with it
+//! The clusters of a mesh say nearly the same, and so do its endpoints and virtual hosts: most of their bytes stand in any
+//! other as well. A [`Packer`] keeps a sample of each type, and a resource refers to the sample for what it shares with it
 //! (LZ4 with a dictionary). It is unpacked whenever it is written into a response, which takes little more than copying it.
 
 use std::fmt;
