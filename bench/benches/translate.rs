@@ -51,7 +51,7 @@ impl Objects {
 
     fn put(&mut self, text: &str) -> (Arc<Snapshot>, Vec<ObjectKey>) {
         let parsed = parse::documents(text, "bench.yaml").objects;
-        let changes = parsed.into_iter().map(Change::Upsert).collect();
+        let changes = parsed.into_iter().map(Change::upsert).collect();
         let applied = self.store.apply(self.source, changes);
         (applied.snapshot, applied.changed)
     }

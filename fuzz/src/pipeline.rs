@@ -89,7 +89,7 @@ impl Plane {
         let before = self.store.snapshot();
         let gone = before.objects.keys().filter(|k| !kept.contains(k)).cloned();
         let mut changes: Vec<Change> = gone.map(Change::Delete).collect();
-        changes.extend(objects.iter().cloned().map(Change::Upsert));
+        changes.extend(objects.iter().cloned().map(Change::upsert));
         let applied = self.store.apply(self.source, changes);
         self.engine.apply(&applied.snapshot, &applied.changed);
     }

@@ -65,7 +65,7 @@ fn main() -> std::io::Result<()> {
     ];
     for (what, text) in steps {
         let objects = parse::documents(&text, "cost.yaml").objects;
-        let applied = store.apply(source, objects.into_iter().map(Change::Upsert).collect());
+        let applied = store.apply(source, objects.into_iter().map(Change::upsert).collect());
         world = world.update(&applied.snapshot, &applied.changed).world;
         let start = Instant::now();
         let found = analyzer.update(&world, &[]).len();

@@ -1,7 +1,8 @@
 //! Gateways: the workloads that serve them, and who uses them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use pilotfish_config::Labels;
 use pilotfish_config::core::{IntOrString, Protocol as Transport, Service};
 use pilotfish_config::networking::{Gateway, ServerTlsMode};
 use pilotfish_mesh::Text;
@@ -9,7 +10,7 @@ use pilotfish_mesh::Text;
 use crate::report::{Report, listed};
 use crate::scene::{Runs, Scene};
 
-fn selector_text(selector: &BTreeMap<String, String>) -> String {
+fn selector_text(selector: &Labels) -> String {
     listed(selector.iter().map(|(k, v)| format!("{k}={v}")))
 }
 

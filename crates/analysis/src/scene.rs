@@ -1,7 +1,7 @@
 //! What checks read, and the record of it.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
@@ -119,7 +119,7 @@ impl<'w> Runs<'w> {
     }
 
     /// Whether it has all these labels.
-    pub(crate) fn has(&self, selector: &BTreeMap<String, String>) -> bool {
+    pub(crate) fn has(&self, selector: &Labels) -> bool {
         match self {
             Self::Described(world, object) => world.carries(object, selector),
             Self::Connected(proxy) => lookup::selects(selector, &proxy.labels),
@@ -276,11 +276,7 @@ impl<'w> Scene<'w> {
     }
 
     /// Pods and WorkloadEntries of a namespace that a selector selects.
-    pub(crate) fn selected(
-        &self,
-        namespace: &'w Text,
-        selector: &BTreeMap<String, String>,
-    ) -> Vec<&'w Arc<Object>> {
+    pub(crate) fn selected(&self, namespace: &'w Text, selector: &Labels) -> Vec<&'w Arc<Object>> {
         self.note(&[Kind::Namespace]);
         self.note(&ENDPOINTS);
         self.world.selected(namespace, selector)

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pilotfish_config::Labels;
 use pilotfish_config::Object;
 use pilotfish_config::networking::{Sidecar, VirtualService};
 use pilotfish_mesh::{Text, host};
@@ -10,7 +11,7 @@ use pilotfish_mesh::{Text, host};
 use crate::report::{Report, listed};
 use crate::scene::{Runs, Scene};
 
-fn selector(spec: &Sidecar) -> Option<&BTreeMap<String, String>> {
+fn selector(spec: &Sidecar) -> Option<&Labels> {
     let labels = spec.workload_selector.as_ref().map(|s| &s.labels);
     labels.filter(|labels| !labels.is_empty())
 }
@@ -52,9 +53,8 @@ pub(crate) fn selectors(scene: &Scene<'_>, report: &mut Report) {
                     "it has no effect",
                 );
             }
-            let shares = |theirs: &BTreeMap<String, String>| {
-                theirs == *own || mine.iter().any(|runs| runs.has(theirs))
-            };
+            let shares =
+                |theirs: &Labels| theirs == *own || mine.iter().any(|runs| runs.has(theirs));
             if let Some((older, _)) = chosen[..i].iter().find(|(_, theirs)| shares(theirs)) {
                 report.error(
                     ("several-sidecars", object, "spec.workloadSelector"),

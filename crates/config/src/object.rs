@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::cluster::ClusterId;
 use crate::kind::Kind;
+use crate::store::SourceId;
 use crate::{core, extensions, networking, security, telemetry};
 
 /// What names an object. The namespace of a cluster-scoped object is empty. Ordered by kind, cluster, namespace and name.
@@ -77,6 +78,9 @@ pub struct Meta {
     pub created: Option<i64>,
     /// Set by the store: greater than that of every earlier change.
     pub resource_version: u64,
+    /// Set by the store: whose object it is.
+    #[serde(skip)]
+    pub source: SourceId,
     /// The owner that is marked as controller.
     pub owner: Option<OwnerRef>,
 }

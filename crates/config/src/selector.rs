@@ -4,12 +4,12 @@
     reason = "the fields are those of the public API, where they are documented"
 )]
 
+use crate::Labels;
 use crate::api::{api, api_enum};
-use std::collections::BTreeMap;
 
 api! {
     pub struct WorkloadSelector {
-        pub match_labels: BTreeMap<String, String>,
+        pub match_labels: Labels,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The one place that objects are written to.
 
 use crate::Text;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
@@ -10,14 +11,14 @@ use crate::object::{Object, ObjectKey, Origin};
 use crate::snapshot::{Snapshot, every_second_first};
 
 /// A source of objects, by order of registration: of two sources that claim a key, the lower wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u32);
 
 /// One change of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// The object is new, or says something else now.
-    Upsert(Object),
+    Upsert(Arc<Object>),
     /// The source no longer has the object.
     Delete(ObjectKey),
     /// The object says what it said, but elsewhere: in another file or on another line.
@@ -35,10 +36,12 @@ pub struct Applied {
 
 /// All objects of all sources. One task owns it; readers hold snapshots.
 ///
-/// Invariant: the snapshot holds, for every key that any source has, the object of the lowest source that has it.
+/// Invariant: the snapshot holds, for every key that any source has, the object of the lowest source that has it, and
+/// `hidden` those of the others.
 #[derive(Debug, Default)]
 pub struct Store {
     sources: Vec<Source>,
+    hidden: BTreeMap<(ObjectKey, SourceId), Arc<Object>>,
     snapshot: Arc<Snapshot>,
     last_version: u64,
 }
@@ -46,9 +49,21 @@ pub struct Store {
 #[derive(Debug)]
 struct Source {
     name: Text,
-    /// Everything the source has, including what a lower source hides.
-    objects: BTreeMap<ObjectKey, Arc<Object>>,
     diagnostics: Vec<Diagnostic>,
+}
+
+impl Change {
+    /// The object is new, or says something else now.
+    pub fn upsert(object: Object) -> Self {
+        Self::Upsert(Arc::new(object))
+    }
+
+    fn key(&self) -> &ObjectKey {
+        match self {
+            Self::Upsert(object) => &object.key,
+            Self::Delete(key) | Self::Relocate(key, _) => key,
+        }
+    }
 }
 
 impl Store {
@@ -62,93 +77,118 @@ impl Store {
         let id = SourceId(self.sources.len() as u32);
         self.sources.push(Source {
             name: name.into(),
-            objects: BTreeMap::new(),
             diagnostics: Vec::new(),
         });
         id
     }
 
     /// Applies a batch of one source. A source that was never registered is ignored.
-    pub fn apply(&mut self, source: SourceId, changes: Vec<Change>) -> Applied {
-        let mut touched = BTreeSet::new();
-        if let Some(source) = self.sources.get_mut(source.0 as usize) {
-            for change in changes {
-                match change {
-                    Change::Upsert(object) => {
-                        touched.insert(object.key.clone());
-                        source.objects.insert(object.key.clone(), Arc::new(object));
-                    }
-                    Change::Delete(key) => {
-                        source.objects.remove(&key);
-                        touched.insert(key);
-                    }
-                    Change::Relocate(key, origin) => {
-                        if let Some(object) = source.objects.get_mut(&key) {
-                            Arc::make_mut(object).origin = Some(origin);
-                            touched.insert(key);
-                        }
-                    }
-                }
+    pub fn apply(&mut self, source: SourceId, mut changes: Vec<Change>) -> Applied {
+        if self.sources.get(source.0 as usize).is_none() {
+            changes.clear();
+        }
+        // By key, and of one key in the order in which they came.
+        changes.sort_by(|a, b| a.key().cmp(b.key()));
+        let mut groups: Vec<Range<usize>> = Vec::new();
+        for group in changes.chunk_by(|a, b| a.key() == b.key()) {
+            let begin = groups.last().map_or(0, |last| last.end);
+            groups.push(begin..begin + group.len());
+        }
+        let mut changes: Vec<Option<Change>> = changes.into_iter().map(Some).collect();
+        let before = Arc::clone(&self.snapshot);
+        let mut next = Snapshot::clone(&before);
+        let mut changed = Vec::new();
+        for group in every_second_first(&groups).cloned() {
+            let Some(key) = changes[group.start].as_ref().map(|c| c.key().clone()) else {
+                continue;
+            };
+            for change in changes[group].iter_mut().filter_map(Option::take) {
+                self.take(&mut next, source, change);
+            }
+            let same = match (before.get(&key), next.get(&key)) {
+                (Some(before), Some(now)) => before.same_content(now),
+                (before, now) => before.is_none() && now.is_none(),
+            };
+            if !same {
+                changed.push(key);
             }
         }
-        let changed = self.publish(touched);
+        if !changed.is_empty() {
+            next.version += 1;
+        }
+        if !next.objects.ptr_eq(&before.objects) {
+            self.snapshot = Arc::new(next);
+        }
+        changed.sort_unstable();
         Applied {
             snapshot: Arc::clone(&self.snapshot),
             changed,
         }
     }
 
-    /// Brings the snapshot in line with the sources for the touched keys; returns those whose content changed.
-    fn publish(&mut self, touched: BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
-        let touched: Vec<ObjectKey> = touched.into_iter().collect();
-        let mut next: Option<Snapshot> = None;
-        let mut changed = Vec::new();
-        for key in every_second_first(&touched).cloned() {
-            let winner = self
-                .sources
-                .iter_mut()
-                .find_map(|source| source.objects.get_mut(&key));
-            let current = self.snapshot.get(&key);
-            match (winner, current) {
-                (None, None) => {}
-                (None, Some(_)) => {
-                    let next = next.get_or_insert_with(|| Snapshot::clone(&self.snapshot));
+    fn take(&mut self, next: &mut Snapshot, source: SourceId, change: Change) {
+        match change {
+            Change::Upsert(object) => self.put(next, source, object),
+            Change::Delete(key) => {
+                let shown = next.get(&key).is_some_and(|o| o.meta.source == source);
+                if !shown {
+                    self.hidden.remove(&(key, source));
+                } else if let Some(other) = self.next_hidden(&key) {
+                    self.publish(next, other);
+                } else {
                     next.objects.remove(&key);
-                    changed.push(key);
                 }
-                (Some(winner), current) => {
-                    let same = current.is_some_and(|current| current.same_content(winner));
-                    let version = match current {
-                        Some(current) if same => current.meta.resource_version,
-                        _ => {
-                            self.last_version += 1;
-                            self.last_version
-                        }
-                    };
-                    if let (true, Some(current)) = (same, current)
-                        && current.origin == winner.origin
-                    {
-                        // Share the published value, so that equal objects are not held twice.
-                        *winner = Arc::clone(current);
-                        continue;
-                    }
-                    Arc::make_mut(winner).meta.resource_version = version;
-                    let next = next.get_or_insert_with(|| Snapshot::clone(&self.snapshot));
-                    next.objects.insert(key.clone(), Arc::clone(winner));
-                    if !same {
-                        changed.push(key);
-                    }
+            }
+            Change::Relocate(key, origin) => {
+                let shown = next.get(&key).filter(|o| o.meta.source == source);
+                if let Some(mut object) = shown.cloned() {
+                    Arc::make_mut(&mut object).origin = Some(origin);
+                    next.objects.insert(key, object);
+                } else if let Some(object) = self.hidden.get_mut(&(key, source)) {
+                    Arc::make_mut(object).origin = Some(origin);
                 }
             }
         }
-        if let Some(mut next) = next {
-            if !changed.is_empty() {
-                next.version += 1;
+    }
+
+    /// Takes in what a source has now.
+    fn put(&mut self, next: &mut Snapshot, source: SourceId, mut object: Arc<Object>) {
+        Arc::make_mut(&mut object).meta.source = source;
+        match next.get(&object.key) {
+            Some(shown) if shown.meta.source < source => {
+                let key = object.key.clone();
+                self.hidden.insert((key, source), object);
+                return;
             }
-            self.snapshot = Arc::new(next);
+            Some(shown) if shown.meta.source > source => {
+                let key = (object.key.clone(), shown.meta.source);
+                self.hidden.insert(key, Arc::clone(shown));
+            }
+            // The object that is there stays, so that equal ones are not held twice.
+            Some(shown) if shown.origin == object.origin && shown.same_content(&object) => return,
+            _ => {}
         }
-        changed.sort_unstable();
-        changed
+        self.publish(next, object);
+    }
+
+    /// The object of the lowest source that has one which is hidden.
+    fn next_hidden(&mut self, key: &ObjectKey) -> Option<Arc<Object>> {
+        let mut others = self.hidden.range((key.clone(), SourceId(0))..);
+        let (first, _) = others.next().filter(|((of, _), _)| of == key)?;
+        let first = first.clone();
+        self.hidden.remove(&first)
+    }
+
+    /// Shows an object instead of the one that is shown. Its version is a new one only if it says something else.
+    fn publish(&mut self, next: &mut Snapshot, mut object: Arc<Object>) {
+        let shown = next.get(&object.key).filter(|o| o.same_content(&object));
+        let version = shown.map(|shown| shown.meta.resource_version);
+        let version = version.unwrap_or_else(|| {
+            self.last_version += 1;
+            self.last_version
+        });
+        Arc::make_mut(&mut object).meta.resource_version = version;
+        next.objects.insert(object.key.clone(), object);
     }
 
     /// Replaces the mesh configuration; false if it is what it was.
@@ -192,25 +232,19 @@ impl Store {
             .iter()
             .flat_map(|source| source.diagnostics.iter().cloned())
             .collect();
-        for (index, source) in self.sources.iter().enumerate().skip(1) {
-            if self.sources[..index].iter().all(|s| s.objects.is_empty()) {
-                continue;
-            }
-            for (key, object) in &source.objects {
-                let winner = self.sources[..index]
-                    .iter()
-                    .find(|lower| lower.objects.contains_key(key));
-                if let Some(winner) = winner {
-                    all.push(
-                        Diagnostic::warning(
-                            "source-conflict",
-                            format!("also defined by {}", winner.name),
-                            format!("the definition of {} is ignored", source.name),
-                        )
-                        .of(key.clone())
-                        .from_origin(object.origin.clone()),
-                    );
-                }
+        for ((key, source), object) in &self.hidden {
+            let winner = self.snapshot.get(key).map(|shown| shown.meta.source);
+            let name = |id: SourceId| self.sources.get(id.0 as usize).map(|s| &s.name);
+            if let (Some(winner), Some(loser)) = (winner.and_then(name), name(*source)) {
+                all.push(
+                    Diagnostic::warning(
+                        "source-conflict",
+                        format!("also defined by {winner}"),
+                        format!("the definition of {loser} is ignored"),
+                    )
+                    .of(key.clone())
+                    .from_origin(object.origin.clone()),
+                );
             }
         }
         all.sort();

@@ -38,16 +38,16 @@ fn names(applied: &Applied) -> Vec<&str> {
 fn equal_objects_change_nothing() {
     let mut store = Store::new();
     let source = store.register("files");
-    let first = store.apply(source, vec![Change::Upsert(object("a", "1"))]);
+    let first = store.apply(source, vec![Change::upsert(object("a", "1"))]);
     assert_eq!(names(&first), ["a"]);
-    let again = store.apply(source, vec![Change::Upsert(object("a", "1"))]);
+    let again = store.apply(source, vec![Change::upsert(object("a", "1"))]);
     assert!(again.changed.is_empty());
     assert!(Arc::ptr_eq(&first.snapshot, &again.snapshot));
     // Back and forth within one batch is no change either.
     let round_trip = vec![
-        Change::Upsert(object("a", "2")),
+        Change::upsert(object("a", "2")),
         Change::Delete(object("a", "").key),
-        Change::Upsert(object("a", "1")),
+        Change::upsert(object("a", "1")),
     ];
     assert!(store.apply(source, round_trip).changed.is_empty());
 }
@@ -56,7 +56,7 @@ fn equal_objects_change_nothing() {
 fn a_new_place_is_not_a_new_version() {
     let mut store = Store::new();
     let source = store.register("files");
-    let first = store.apply(source, vec![Change::Upsert(object("a", "1"))]);
+    let first = store.apply(source, vec![Change::upsert(object("a", "1"))]);
     let key = object("a", "").key;
     let place = Origin {
         file: "g".into(),
@@ -82,8 +82,8 @@ fn a_new_place_is_not_a_new_version() {
 fn the_source_that_came_first_wins() {
     let mut store = Store::new();
     let (one, two) = (store.register("one"), store.register("two"));
-    store.apply(two, vec![Change::Upsert(object("a", "two"))]);
-    let applied = store.apply(one, vec![Change::Upsert(object("a", "one"))]);
+    store.apply(two, vec![Change::upsert(object("a", "two"))]);
+    let applied = store.apply(one, vec![Change::upsert(object("a", "one"))]);
     assert_eq!(names(&applied), ["a"]);
     assert_eq!(
         content(applied.snapshot.get(&applied.changed[0]).unwrap()),
@@ -101,7 +101,7 @@ fn the_source_that_came_first_wins() {
     // What is hidden may change unseen, and shows when it is uncovered.
     assert!(
         store
-            .apply(two, vec![Change::Upsert(object("a", "two again"))])
+            .apply(two, vec![Change::upsert(object("a", "two again"))])
             .changed
             .is_empty()
     );
@@ -126,7 +126,7 @@ fn deleting_what_is_not_there_is_nothing() {
     assert_eq!(applied.snapshot.version, 0);
     assert!(
         store
-            .apply(SourceId(9), vec![Change::Upsert(object("a", "1"))])
+            .apply(SourceId(9), vec![Change::upsert(object("a", "1"))])
             .changed
             .is_empty()
     );
@@ -159,7 +159,7 @@ fn lists_are_by_kind_and_namespace() {
     service.key.kind = Kind::VirtualService;
     service.spec = networking::VirtualService::default().into();
     let changes = [object("a", "1"), other, service]
-        .map(Change::Upsert)
+        .map(Change::upsert)
         .to_vec();
     let snapshot = store.apply(source, changes).snapshot;
     assert_eq!(snapshot.list(Kind::ConfigMap).count(), 2);
@@ -230,7 +230,7 @@ proptest! {
                 let name_text = format!("o{name}");
                 if let Some(content) = content {
                     model[source].insert(name, content);
-                    batch.push(Change::Upsert(object(&name_text, &content.to_string())));
+                    batch.push(Change::upsert(object(&name_text, &content.to_string())));
                 } else {
                     model[source].remove(&name);
                     batch.push(Change::Delete(object(&name_text, "").key));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
@@ -127,14 +128,15 @@ impl Input {
             Ok(text) => {
                 let parsed = parse::documents(text, name);
                 self.diagnostics.extend(parsed.diagnostics);
-                self.objects(parsed.objects, name);
+                let objects = parsed.objects.into_iter().map(Arc::new);
+                self.objects(objects.collect(), name);
             }
             Err(diagnostic) => self.diagnostics.push(*diagnostic),
         }
     }
 
     /// Objects of one path; those of earlier paths win.
-    fn objects(&mut self, objects: Vec<Object>, name: &str) {
+    fn objects(&mut self, objects: Vec<Arc<Object>>, name: &str) {
         for object in &objects {
             if let Some(first) = self.seen.get(&object.key) {
                 let place = first

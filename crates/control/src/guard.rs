@@ -161,7 +161,7 @@ mod tests {
         let objects = parse::documents(&text.join("---\n"), "x").objects;
         let keys: Vec<ObjectKey> = objects.iter().map(|object| object.key.clone()).collect();
         let before = store
-            .apply(source, objects.into_iter().map(Change::Upsert).collect())
+            .apply(source, objects.into_iter().map(Change::upsert).collect())
             .snapshot;
         let after = store
             .apply(source, vec![Change::Delete(keys[1].clone())])

@@ -308,7 +308,7 @@ mod tests {
         let mut store = Store::new();
         let source = store.register("test");
         let objects = parse::documents(secret, "test.yaml").objects;
-        let applied = store.apply(source, objects.into_iter().map(Change::Upsert).collect());
+        let applied = store.apply(source, objects.into_iter().map(Change::upsert).collect());
         plane.apply(applied.snapshot, &applied.changed);
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {

@@ -403,7 +403,7 @@ impl Clerk {
             let parsed = parse::object(entry.clone(), Kind::WorkloadEntry);
             batch
                 .changes
-                .extend(parsed.objects.into_iter().map(Change::Upsert));
+                .extend(parsed.objects.into_iter().map(Change::upsert));
             batch.diagnostics = parsed.diagnostics;
         }
         // An error means that the store is gone, and with it the server.
@@ -477,7 +477,7 @@ mod tests {
         let source = store.register("test");
         let objects = parse::documents(GROUP, "test").objects.into_iter();
         store
-            .apply(source, objects.map(Change::Upsert).collect())
+            .apply(source, objects.map(Change::upsert).collect())
             .snapshot
     }
 

@@ -494,7 +494,7 @@ mod tests {
             .map(|name| format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{clusterIP: 10.0.0.1, ports: [{{port: 80}}]}}\n"))
             .collect();
         let parsed = parse::documents(&text.join("---\n"), "x.yaml");
-        let changes = parsed.objects.into_iter().map(Change::Upsert).collect();
+        let changes = parsed.objects.into_iter().map(Change::upsert).collect();
         Input::Objects(
             Origin::Files,
             Batch {

@@ -34,7 +34,7 @@ fn main() {
         for d in parsed.diagnostics {
             eprintln!("{d}");
         }
-        changes.extend(parsed.objects.into_iter().map(Change::Upsert));
+        changes.extend(parsed.objects.into_iter().map(Change::upsert));
     }
     if let Some(f) = options.get("mesh") {
         let (mesh, diagnostics) =

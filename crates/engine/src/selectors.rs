@@ -33,23 +33,23 @@ fn keys(object: &Object) -> Vec<&str> {
             s.workload_selector
                 .iter()
                 .flat_map(|w| w.labels.keys())
-                .map(String::as_str),
+                .map(Text::as_str),
         );
     } else if let Some(p) = object.get::<PeerAuthentication>() {
         out.extend(
             p.selector
                 .iter()
                 .flat_map(|s| s.match_labels.keys())
-                .map(String::as_str),
+                .map(Text::as_str),
         );
     } else if let Some(g) = object.get::<Gateway>() {
-        out.extend(g.selector.keys().map(String::as_str));
+        out.extend(g.selector.keys().map(Text::as_str));
     } else if let Some(d) = object.get::<DestinationRule>() {
         out.extend(
             d.workload_selector
                 .iter()
                 .flat_map(|w| w.match_labels.keys())
-                .map(String::as_str),
+                .map(Text::as_str),
         );
         let policies = d
             .traffic_policy
@@ -73,21 +73,21 @@ fn keys(object: &Object) -> Vec<&str> {
                 .iter()
                 .flat_map(|h| &h.r#match)
                 .flat_map(|m| m.source_labels.keys())
-                .map(String::as_str),
+                .map(Text::as_str),
         );
         out.extend(
             v.tls
                 .iter()
                 .flat_map(|h| &h.r#match)
                 .flat_map(|m| m.source_labels.keys())
-                .map(String::as_str),
+                .map(Text::as_str),
         );
         out.extend(
             v.tcp
                 .iter()
                 .flat_map(|h| &h.r#match)
                 .flat_map(|m| m.source_labels.keys())
-                .map(String::as_str),
+                .map(Text::as_str),
         );
     }
     out

@@ -33,7 +33,7 @@ fn change(bench: &mut Bench, cluster: &str, yaml: &str, there: bool) {
     let changes = parsed.objects.into_iter().map(|mut object| {
         object.key.cluster = ClusterId::named(cluster).unwrap();
         if there {
-            Change::Upsert(object)
+            Change::upsert(object)
         } else {
             Change::Delete(object.key)
         }

@@ -113,7 +113,7 @@ proptest! {
                     prop_assert!(!touched || named || is_void(of.1, r), "{of:?} {} depends on {key} but names only {:?}", r.name, r.sources);
                 }
             }
-            bench.change(vec![pilotfish_config::Change::Upsert(object)]);
+            bench.change(vec![pilotfish_config::Change::upsert(object)]);
         }
     }
 }

@@ -191,6 +191,8 @@ fn narrow(root: &HttpMatchRequest, leaf: &HttpMatchRequest) -> HttpMatchRequest 
             leaf.to_owned()
         }
     };
+    let mut source_labels = root.source_labels.clone();
+    source_labels.extend(leaf.source_labels.clone());
     HttpMatchRequest {
         name: joined(&root.name, &leaf.name),
         uri: leaf.uri.clone().or_else(|| root.uri.clone()),
@@ -201,7 +203,7 @@ fn narrow(root: &HttpMatchRequest, leaf: &HttpMatchRequest) -> HttpMatchRequest 
         without_headers: both(&root.without_headers, &leaf.without_headers),
         query_params: both(&root.query_params, &leaf.query_params),
         port: if leaf.port == 0 { root.port } else { leaf.port },
-        source_labels: both(&root.source_labels, &leaf.source_labels),
+        source_labels,
         source_namespace: first(&leaf.source_namespace, &root.source_namespace),
         gateways: if leaf.gateways.is_empty() {
             root.gateways.clone()

@@ -107,7 +107,7 @@ fn applies(reader: &Reader<'_>, m: &HttpMatchRequest, place: Place<'_>, namespac
 /// Whether a client has all these labels.
 pub(crate) fn selects(
     reader: &Reader<'_>,
-    labels: &BTreeMap<String, String>,
+    labels: &pilotfish_config::Labels,
     client: &Client,
 ) -> bool {
     labels.iter().all(|(k, v)| client.is_labelled(reader, k, v))

@@ -28,12 +28,6 @@ pub(crate) fn ignore(_: Diagnostic) {}
 pub(crate) const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 
-fn texts(map: &BTreeMap<String, String>) -> Labels {
-    map.iter()
-        .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
-        .collect()
-}
-
 /// A port number as users write it; 0 and what is too large is no port.
 pub(crate) fn port_number(number: u32) -> Option<u16> {
     u16::try_from(number).ok().filter(|n| *n > 0)
@@ -276,7 +270,7 @@ impl View<'_> {
             .filter(|_| spec.r#type == ServiceType::NodePort)
             .map(|selector| {
                 Box::new(OnNodes {
-                    selector: texts(&node_selector(selector)),
+                    selector: node_selector(selector),
                     ports: spec.ports.iter().map(|p| (p.port, p.node_port)).collect(),
                 })
             });
@@ -302,7 +296,7 @@ impl View<'_> {
                 owner,
             ),
             labels: object.meta.labels.clone(),
-            selector: (!spec.selector.is_empty()).then(|| texts(&spec.selector)),
+            selector: (!spec.selector.is_empty()).then(|| spec.selector.clone()),
             alias_of: None,
             aliases: Vec::new(),
             external_name,
@@ -389,7 +383,7 @@ impl View<'_> {
             ports,
             export_to: self.capped(export_to, owner),
             labels: object.meta.labels.clone(),
-            selector: entry.workload_selector.as_ref().map(|s| texts(&s.labels)),
+            selector: entry.workload_selector.as_ref().map(|s| s.labels.clone()),
             alias_of: None,
             aliases: Vec::new(),
             external_name: None,

@@ -1,6 +1,7 @@
 //! Who is named by whom: what an object can be found by, so that a change finds what it feeds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -8,6 +9,7 @@ use pilotfish_config::core::{EndpointSlice, Pod, PodPhase, Service as KubeServic
 use pilotfish_config::networking::{ServiceEntry, WorkloadEntry};
 use pilotfish_config::{Object, ObjectKey, Spec};
 use smallvec::{SmallVec, smallvec};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{Labels, ServiceEndpoints, ServiceId, Settings, Text};
 
@@ -113,19 +115,17 @@ impl<K: Ord + Clone, V: Ord + Clone> Multi<K, V> {
     }
 }
 
-/// What an object can be found by.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Name {
-    /// A Service or ServiceEntry: a service it declares.
-    Declares(ServiceId),
+/// What an object can be found by, beside the services it declares.
+#[derive(Clone, Copy, Debug)]
+enum Name<'a> {
     /// A Service or ServiceEntry: namespace and one label of its selector; empty strings if it has none that is usual.
-    Selects(Text, Text, Text),
+    Selects(&'a str, &'a str, &'a str),
     /// A Pod or WorkloadEntry: namespace and a label.
-    Labelled(Text, Text, Text),
+    Labelled(&'a str, &'a str, &'a str),
     /// A Pod or WorkloadEntry: an address.
-    At(Text),
+    At(&'a str),
     /// An EndpointSlice or Endpoints: namespace and name of its service.
-    Feeds(Text, Text),
+    Feeds(&'a str, &'a str),
 }
 
 /// What an endpoint of a service refers to.
@@ -135,6 +135,41 @@ pub(crate) enum Ref {
     Pod(Text, Text),
     /// An address it has, in the namespace of the service.
     Address(Text, Text),
+}
+
+/// Stands for a name in the index: comparing texts took half of what a large change costs, and keeping them a third of the
+/// index. Two names may have the same number, so who looks something up finds some that were not meant, and checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Number(u64);
+
+impl Number {
+    /// Each part is hashed on top of those before it, so that it matters where one ends.
+    fn of(parts: &[&str]) -> Self {
+        let hash = |before, part: &&str| xxh3_64_with_seed(part.as_bytes(), before);
+        Self(parts.iter().fold(parts.len() as u64, hash))
+    }
+}
+
+impl Name<'_> {
+    fn number(self) -> Number {
+        match self {
+            Self::Selects(namespace, key, value) => Number::of(&["selects", namespace, key, value]),
+            Self::Labelled(namespace, key, value) => {
+                Number::of(&["labelled", namespace, key, value])
+            }
+            Self::At(address) => Number::of(&["at", address]),
+            Self::Feeds(namespace, service) => Number::of(&["feeds", namespace, service]),
+        }
+    }
+}
+
+impl Ref {
+    fn number(&self) -> Number {
+        match self {
+            Self::Pod(namespace, name) => Number::of(&["pod", namespace, name]),
+            Self::Address(namespace, address) => Number::of(&["address", namespace, address]),
+        }
+    }
 }
 
 /// Labels that we add ourselves to those of a workload.
@@ -148,7 +183,7 @@ pub(crate) const ADDED: [&str; 6] = [
 ];
 
 /// Whether labels have every label of the selector; an empty selector selects everything.
-pub(crate) fn selects(selector: &BTreeMap<String, String>, labels: &Labels) -> bool {
+pub(crate) fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector
         .iter()
         .all(|(key, value)| labels.get(key.as_str()).is_some_and(|v| **v == **value))
@@ -183,7 +218,7 @@ pub(crate) fn declared(object: &Object, settings: &Settings) -> Vec<ServiceId> {
 }
 
 /// The selector of a Service or ServiceEntry; `None` if it has none. An empty selector of a Service is none.
-pub(crate) fn selector(object: &Object) -> Option<&BTreeMap<String, String>> {
+pub(crate) fn selector(object: &Object) -> Option<&Labels> {
     match &object.spec {
         Spec::Service(service) => Some(&service.selector).filter(|s| !s.is_empty()),
         Spec::ServiceEntry(entry) => entry.workload_selector.as_ref().map(|s| &s.labels),
@@ -199,6 +234,15 @@ pub(crate) fn fed(object: &Object) -> Option<Text> {
         _ => None,
     }
     .filter(|name| !name.is_empty())
+}
+
+/// Labels that a Pod or WorkloadEntry can be selected by, without those of its place; none for other kinds.
+pub(crate) fn labels(object: &Object) -> Cow<'_, Labels> {
+    match &object.spec {
+        Spec::Pod(_) => Cow::Borrowed(&object.meta.labels),
+        Spec::WorkloadEntry(entry) => Cow::Owned(entry_labels(object, entry)),
+        _ => Cow::Owned(Labels::new()),
+    }
 }
 
 /// Labels of a WorkloadEntry: those of the object win over those of the spec.
@@ -224,55 +268,65 @@ pub(crate) fn addresses(object: &Object) -> Vec<Text> {
     }
 }
 
-fn usual(selector: &BTreeMap<String, String>) -> impl Iterator<Item = (Text, Text)> {
+fn usual(selector: &Labels) -> impl Iterator<Item = (&str, &str)> {
     selector
         .iter()
-        .filter(|(key, _)| !ADDED.contains(&key.as_str()))
-        .map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .filter(|(key, _)| !ADDED.contains(key))
 }
 
-/// Everything an object can be found by.
-fn names(object: &Object, settings: &Settings) -> BTreeSet<Name> {
-    let namespace = &object.key.namespace;
-    let mut names = BTreeSet::new();
-    names.extend(declared(object, settings).into_iter().map(Name::Declares));
+/// Everything an object can be found by, beside the services it declares; sorted, each once.
+fn names(object: &Object) -> SmallVec<[Number; 8]> {
+    let namespace = &*object.key.namespace;
+    let mut names = SmallVec::new();
+    let mut add = |name: Name<'_>| names.push(name.number());
     if let Some(selector) = selector(object) {
         let (key, value) = usual(selector).next().unwrap_or_default();
-        names.insert(Name::Selects(namespace.clone(), key, value));
+        add(Name::Selects(namespace, key, value));
     }
     if let Some(service) = fed(object) {
-        names.insert(Name::Feeds(namespace.clone(), service));
+        add(Name::Feeds(namespace, &service));
     }
-    names.extend(addresses(object).into_iter().map(Name::At));
-    let labels = match &object.spec {
-        Spec::Pod(_) => object.meta.labels.clone(),
-        Spec::WorkloadEntry(entry) => entry_labels(object, entry),
-        _ => Labels::new(),
-    };
-    names.extend(
-        labels
-            .into_iter()
-            .map(|(k, v)| Name::Labelled(namespace.clone(), k, v)),
-    );
+    for address in &addresses(object) {
+        add(Name::At(address));
+    }
+    for (key, value) in &*labels(object) {
+        add(Name::Labelled(namespace, key, value));
+    }
+    names.sort_unstable();
+    names.dedup();
     names
 }
 
-/// The addresses of the endpoints of a service.
-fn addresses_of(id: &ServiceId, endpoints: Option<&ServiceEndpoints>) -> BTreeSet<Ref> {
+/// What a service refers to: the addresses of its endpoints, and more; sorted, each once.
+fn references(
+    id: &ServiceId,
+    endpoints: Option<&ServiceEndpoints>,
+    others: impl Iterator<Item = Number>,
+) -> Vec<Number> {
     let all = endpoints.into_iter().flat_map(|e| e.by_port.values());
-    all.flatten()
-        .flat_map(|endpoint| &endpoint.addresses)
-        .map(|address| Ref::Address(id.namespace.clone(), address.clone()))
-        .collect()
+    let addresses = all.flatten().flat_map(|endpoint| &endpoint.addresses);
+    let addresses = addresses.map(|address| Number::of(&["address", &id.namespace, address]));
+    let mut all: Vec<Number> = addresses.chain(others).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What is in the first of two sorted lists and not in the second.
+fn missing<'a>(here: &'a [Number], there: &'a [Number]) -> impl Iterator<Item = Number> + 'a {
+    let missing = |number: &&Number| there.binary_search(number).is_err();
+    here.iter().filter(missing).copied()
 }
 
 /// Finds objects by name, and services by what their endpoints refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    named: Multi<Name, ObjectKey>,
-    referring: Multi<Ref, ServiceId>,
-    /// What a service refers to beside the addresses of its endpoints, sorted.
-    others: OrdMap<ServiceId, Arc<[Ref]>>,
+    declared: Multi<ServiceId, ObjectKey>,
+    named: Multi<Number, ObjectKey>,
+    referring: Multi<Number, ServiceId>,
+    /// What a service refers to beside the addresses of its endpoints.
+    others: OrdMap<ServiceId, Arc<[Number]>>,
 }
 
 impl Index {
@@ -284,13 +338,27 @@ impl Index {
         new: Option<&Object>,
         settings: &Settings,
     ) {
-        let old = old.map(|o| names(o, settings)).unwrap_or_default();
-        let new = new.map(|o| names(o, settings)).unwrap_or_default();
-        for name in old.difference(&new) {
-            self.named.remove(name, key);
+        let services = |object: Option<&Object>| {
+            let mut services = object.map(|o| declared(o, settings)).unwrap_or_default();
+            services.sort_unstable();
+            services
+        };
+        let (left, joined) = (services(old), services(new));
+        for id in left.iter().filter(|id| !joined.contains(id)) {
+            self.declared.remove(id, key);
         }
-        for name in new.difference(&old) {
-            self.named.insert(name.clone(), key.clone());
+        for id in joined.iter().filter(|id| !left.contains(id)) {
+            self.declared.insert(id.clone(), key.clone());
+        }
+        let (old, new) = (
+            old.map(names).unwrap_or_default(),
+            new.map(names).unwrap_or_default(),
+        );
+        for name in missing(&old, &new) {
+            self.named.remove(&name, key);
+        }
+        for name in missing(&new, &old) {
+            self.named.insert(name, key.clone());
         }
     }
 
@@ -301,31 +369,30 @@ impl Index {
         endpoints: (Option<&ServiceEndpoints>, Option<&ServiceEndpoints>),
         others: &BTreeSet<Ref>,
     ) {
-        let mut old = addresses_of(id, endpoints.0);
         let known = self.others.get(id);
-        old.extend(known.into_iter().flat_map(|refs| refs.iter().cloned()));
-        let mut new = addresses_of(id, endpoints.1);
-        new.extend(others.iter().cloned());
-        for reference in old.difference(&new) {
-            self.referring.remove(reference, id);
+        let others: Arc<[Number]> = others.iter().map(Ref::number).collect();
+        let known_numbers = known.into_iter().flat_map(|known| known.iter().copied());
+        let old = references(id, endpoints.0, known_numbers);
+        let new = references(id, endpoints.1, others.iter().copied());
+        for reference in missing(&old, &new) {
+            self.referring.remove(&reference, id);
         }
-        for reference in new.difference(&old) {
-            self.referring.insert(reference.clone(), id.clone());
+        for reference in missing(&new, &old) {
+            self.referring.insert(reference, id.clone());
         }
         if others.is_empty() {
             self.others.remove(id);
-        } else if !known.is_some_and(|known| known.iter().eq(others)) {
-            let others = others.iter().cloned().collect();
+        } else if known != Some(&others) {
             self.others.insert(id.clone(), others);
         }
     }
 
-    /// Services whose endpoints refer to this.
+    /// Services whose endpoints refer to this, and perhaps others.
     pub(crate) fn referring<'a>(
         &'a self,
         reference: &Ref,
     ) -> impl Iterator<Item = &'a ServiceId> + use<'a> {
-        self.referring.get(reference)
+        self.referring.get(&reference.number())
     }
 
     /// Objects that declare a service.
@@ -333,7 +400,7 @@ impl Index {
         &'a self,
         id: &ServiceId,
     ) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
-        self.named.get(&Name::Declares(id.clone()))
+        self.declared.get(id)
     }
 
     /// All services that are declared.
@@ -348,42 +415,28 @@ impl Index {
     }
 
     fn declared_from(&self, host: &str) -> impl Iterator<Item = &ServiceId> {
-        let first = Name::Declares(ServiceId {
+        self.declared.keys_from(ServiceId {
             host: Text::from(host),
             namespace: Text::default(),
-        });
-        self.named.keys_from(first).map_while(|name| match name {
-            Name::Declares(id) => Some(id),
-            _ => None,
         })
     }
 
-    /// EndpointSlices and Endpoints of a service, by kind and name.
+    fn named<'a>(&'a self, name: Name<'_>) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
+        self.named.get(&name.number())
+    }
+
+    /// EndpointSlices and Endpoints of a service, by kind and name; and perhaps others.
     pub(crate) fn feeding<'a>(
         &'a self,
-        namespace: &Text,
+        namespace: &str,
         service: &str,
     ) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
-        self.named
-            .get(&Name::Feeds(namespace.clone(), Text::from(service)))
+        self.named(Name::Feeds(namespace, service))
     }
 
-    /// Pods and WorkloadEntries at an address.
-    pub(crate) fn at<'a>(
-        &'a self,
-        address: &Text,
-    ) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
-        self.named.get(&Name::At(address.clone()))
-    }
-
-    /// All addresses that somebody has.
-    pub(crate) fn all_addresses(&self) -> impl Iterator<Item = &Text> {
-        self.named
-            .keys_from(Name::At(Text::default()))
-            .map_while(|name| match name {
-                Name::At(address) => Some(address),
-                _ => None,
-            })
+    /// Pods and WorkloadEntries at an address; and perhaps others.
+    pub(crate) fn at<'a>(&'a self, address: &str) -> impl Iterator<Item = &'a ObjectKey> + use<'a> {
+        self.named(Name::At(address))
     }
 
     /// Services and ServiceEntries that may select a workload of these labels; more than really do.
@@ -392,22 +445,21 @@ impl Index {
         namespace: &'a Text,
         labels: &'a Labels,
     ) -> impl Iterator<Item = &'a ObjectKey> {
-        let any = (Text::default(), Text::default());
         labels
             .iter()
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .chain(std::iter::once(any))
-            .flat_map(|(k, v)| self.named.get(&Name::Selects(namespace.clone(), k, v)))
+            .map(|(key, value)| (&**key, &**value))
+            .chain(std::iter::once(("", "")))
+            .flat_map(|(key, value)| self.named(Name::Selects(namespace, key, value)))
     }
 
     /// Pods and WorkloadEntries that a selector may select; `None`: any of the namespace.
     pub(crate) fn selected<'a>(
         &'a self,
         namespace: &'a Text,
-        selector: &BTreeMap<String, String>,
+        selector: &Labels,
     ) -> Option<impl Iterator<Item = &'a ObjectKey> + use<'a>> {
         let name = usual(selector)
-            .map(|(k, v)| Name::Labelled(namespace.clone(), k, v))
+            .map(|(key, value)| Name::Labelled(namespace, key, value).number())
             .min_by_key(|name| self.named.len(name))?;
         let keys: Vec<&ObjectKey> = self.named.get(&name).collect();
         Some(keys.into_iter())

@@ -1,7 +1,6 @@
 //! The world as those see it who look at all of it: debug pages and analysis. Lowering reads through a
 //! [`Reader`](crate::Reader), which records what it read.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -77,7 +76,7 @@ impl World {
     }
 
     /// Whether a Pod or WorkloadEntry has all these labels; labels of place count as well.
-    pub fn carries(&self, object: &Object, selector: &BTreeMap<String, String>) -> bool {
+    pub fn carries(&self, object: &Object, selector: &Labels) -> bool {
         let placed = selector.keys().any(|k| index::ADDED.contains(&k.as_str()));
         match &object.spec {
             // Most selectors name labels that users wrote; those of place cost more to find out.
@@ -99,11 +98,7 @@ impl World {
     }
 
     /// Pods and WorkloadEntries of a namespace that have all these labels; labels of place count as well.
-    pub fn selected<'w>(
-        &'w self,
-        namespace: &'w Text,
-        selector: &BTreeMap<String, String>,
-    ) -> Vec<&'w Arc<Object>> {
+    pub fn selected<'w>(&'w self, namespace: &'w Text, selector: &Labels) -> Vec<&'w Arc<Object>> {
         let kinds = [Kind::Pod, Kind::WorkloadEntry];
         let mut found = self.view().selected(namespace, selector, &kinds);
         found.retain(|object| self.carries(object, selector));
@@ -118,12 +113,12 @@ fn starts_with_wildcard<V: Clone>(by_host: &OrdMap<Text, V>) -> bool {
 }
 
 /// The selector by which a Service or ServiceEntry chooses workloads; `None` if it has none.
-pub fn selector(object: &Object) -> Option<&BTreeMap<String, String>> {
+pub fn selector(object: &Object) -> Option<&Labels> {
     index::selector(object)
 }
 
 /// Whether labels have every label of the selector; an empty selector selects everything.
-pub fn selects(selector: &BTreeMap<String, String>, labels: &Labels) -> bool {
+pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     index::selects(selector, labels)
 }
 

@@ -397,12 +397,7 @@ impl View<'_> {
     }
 
     /// Pods and WorkloadEntries that the selector of a ServiceEntry chooses.
-    fn chosen(
-        &self,
-        namespace: &Text,
-        selector: &BTreeMap<String, String>,
-        dns: bool,
-    ) -> Vec<Candidate> {
+    fn chosen(&self, namespace: &Text, selector: &Labels, dns: bool) -> Vec<Candidate> {
         let mut chosen = Vec::new();
         let kinds: &[Kind] = if self
             .settings

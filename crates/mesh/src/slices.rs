@@ -74,9 +74,10 @@ impl View<'_> {
         let feeding: Vec<&Object> = self
             .index
             .feeding(namespace, &object.key.name)
-            .filter(|key| key.cluster == object.key.cluster)
+            .filter(|key| key.cluster == object.key.cluster && key.namespace == *namespace)
             .filter_map(|key| self.get(key))
             .map(|object| &**object)
+            .filter(|slice| index::fed(slice).as_ref() == Some(&object.key.name))
             .collect();
         let mut seen: BTreeSet<(Text, Text)> = BTreeSet::new();
         let mut sliced = false;
@@ -174,12 +175,8 @@ impl View<'_> {
             let failed = pod.phase == PodPhase::Failed;
             return (!failed).then_some((&**object, pod));
         }
-        let address = Text::from(address);
-        self.index
-            .at(&address)
-            .filter(|key| key.kind == Kind::Pod && key.cluster == cluster)
-            .filter(|key| key.namespace == *namespace)
-            .filter_map(|key| self.get(key))
+        self.at(address)
+            .filter(|object| object.key.cluster == cluster && object.key.namespace == *namespace)
             .find_map(|object| {
                 let pod = object.get::<Pod>()?;
                 view::in_service(pod).then_some((&**object, pod))

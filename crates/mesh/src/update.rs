@@ -12,7 +12,7 @@ use crate::local_hosts::LocalHosts;
 use crate::view::{NETWORK, node_locality, system_namespace};
 use crate::world::Update;
 use crate::{
-    Fact, Labels, Protocol, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation,
+    Fact, Protocol, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation,
     discovery, index, network, rules,
 };
 
@@ -43,8 +43,14 @@ pub(crate) fn derive(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) ->
     };
     step.mesh();
     step.indices(changed);
+    // Where there was nothing, everything is new: nobody has to be asked what he feeds.
+    let first = old.snapshot.objects.is_empty();
+    step.dirty.everything |= first;
+    step.dirty.gateways |= first;
     for key in changed {
-        step.feed(key);
+        if !first || matches!(key.kind, Kind::Secret | Kind::ConfigMap) {
+            step.feed(key);
+        }
     }
     step.services();
     step.workloads();
@@ -307,10 +313,7 @@ impl<'a> Step<'a> {
                 .services
                 .extend(self.next.index.referring(&reference).cloned());
         }
-        let labels: Labels = match &object.spec {
-            Spec::WorkloadEntry(entry) => index::entry_labels(object, entry),
-            _ => object.meta.labels.clone(),
-        };
+        let labels = index::labels(object);
         let is_pod = key.kind == Kind::Pod;
         for key in self.next.index.selecting(&key.namespace, &labels) {
             // Pods reach a Kubernetes service through its slices only.
@@ -358,7 +361,7 @@ impl<'a> Step<'a> {
             let (before, after) = (self.old.endpoints.get(&id), self.next.endpoints.get(&id));
             let both = (before.map(|e| &**e), after.map(|e| &**e));
             self.next.index.refer(&id, both, &population.refs);
-            if service_changed || endpoints {
+            if (service_changed || endpoints) && !self.dirty.everything {
                 let (old, new) = (self.old.endpoints.get(&id), self.next.endpoints.get(&id));
                 let (old, new) = (reached(old), reached(new));
                 // Where both registries have a part, who says it matters as well.
@@ -482,18 +485,14 @@ impl<'a> Step<'a> {
     fn workloads(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty.addresses);
         if self.dirty.everything {
-            dirty.extend(self.next.index.all_addresses().cloned());
-            dirty.extend(self.old.index.all_addresses().cloned());
+            dirty = self.next.addresses();
+            dirty.extend(self.old.addresses());
+        } else {
+            let view = self.next.view();
+            let objects = dirty.iter().flat_map(|address| view.at(address));
+            let others: Vec<Text> = objects.flat_map(|o| index::addresses(o)).collect();
+            dirty.extend(others);
         }
-        let index = &self.next.index;
-        let snapshot = &self.next.snapshot;
-        let others: Vec<Text> = dirty
-            .iter()
-            .flat_map(|address| index.at(address))
-            .filter_map(|key| snapshot.get(key))
-            .flat_map(|object| index::addresses(object))
-            .collect();
-        dirty.extend(others);
         for address in dirty {
             if self.next.differs_at(&address, self.old) {
                 self.facts.insert(Fact::Workload(address));

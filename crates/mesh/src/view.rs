@@ -1,6 +1,5 @@
 //! What derivations read: the configuration, found through the indices, and the few facts about pods that many need.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
@@ -296,12 +295,18 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Pods and WorkloadEntries at an address, pods first.
+    pub(crate) fn at(&self, address: &str) -> impl Iterator<Item = &'a Arc<Object>> {
+        let objects = self.index.at(address).filter_map(|key| self.get(key));
+        objects.filter(move |object| index::addresses(object).iter().any(|a| **a == *address))
+    }
+
     /// Pods and WorkloadEntries of a namespace, in any cluster, that a selector selects, pods first. Labels of place count as
     /// well.
     pub(crate) fn selected(
         &self,
         namespace: &'a Text,
-        selector: &BTreeMap<String, String>,
+        selector: &Labels,
         kinds: &[Kind],
     ) -> Vec<&'a Arc<Object>> {
         if let Some(keys) = self.index.selected(namespace, selector) {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilotfish_config::core::{Pod, Service as KubeService};
-use pilotfish_config::networking::WorkloadEntry;
 use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
 use crate::index::{self, Ref};
@@ -80,19 +79,26 @@ impl World {
 
     /// Workloads that may serve several services.
     pub fn shared_workloads(&self) -> impl Iterator<Item = Workload> {
-        let running = self.index.all_addresses().flat_map(|a| self.running_at(a));
+        let addresses = self.addresses().into_iter();
+        let running = addresses.flat_map(|address| self.running_at(&address));
         running
             .filter(|object| self.services_of(object).len() > 1)
             .filter_map(|object| self.workload(object))
     }
 
+    /// All addresses that somebody has.
+    pub(crate) fn addresses(&self) -> BTreeSet<Text> {
+        let kinds = [Kind::Pod, Kind::WorkloadEntry].into_iter();
+        let objects = kinds.flat_map(|kind| self.snapshot.list(kind));
+        objects
+            .flat_map(|object| index::addresses(object))
+            .collect()
+    }
+
     /// Services that select a workload or have it as an endpoint, and some more.
     fn services_of(&self, object: &Object) -> BTreeSet<ServiceId> {
         let namespace = &object.key.namespace;
-        let labels = match object.get::<WorkloadEntry>() {
-            Some(entry) => index::entry_labels(object, entry),
-            None => object.meta.labels.clone(),
-        };
+        let labels = index::labels(object);
         let selecting = self.index.selecting(namespace, &labels);
         let mut ids: BTreeSet<ServiceId> = selecting
             .filter_map(|key| self.snapshot.get(key))
@@ -107,11 +113,9 @@ impl World {
 
     /// The object behind an address of each cluster; of several, WorkloadEntries first, then pods in service, then the oldest.
     fn running_at(&self, address: &Text) -> Vec<&Arc<Object>> {
-        let objects = self.index.at(address);
-        let objects = objects.filter_map(|key| self.snapshot.get(key));
-        let mut objects: Vec<_> = objects
-            .filter(|object| self.view().is_healthy(object))
-            .collect();
+        let view = self.view();
+        let objects = view.at(address);
+        let mut objects: Vec<_> = objects.filter(|object| view.is_healthy(object)).collect();
         objects.sort_by_cached_key(|object| {
             let pod = object.get::<Pod>();
             (

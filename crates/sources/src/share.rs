@@ -1,7 +1,7 @@
 //! Strings that many objects have are kept once.
 
 use pilotfish_config::Text;
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use pilotfish_config::{Labels, Object, Spec};
 
@@ -11,7 +11,7 @@ const TIDY_AT: usize = 1024;
 /// Strings that were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    strings: BTreeSet<Text>,
+    strings: HashSet<Text>,
     tidy_at: usize,
 }
 
@@ -23,6 +23,12 @@ impl Shared {
         self.labels(&mut object.meta.labels);
         self.map(&mut object.meta.annotations, false);
         match &mut object.spec {
+            Spec::Service(service) => self.labels(&mut service.selector),
+            Spec::DestinationRule(rule) => {
+                for subset in &mut rule.subsets {
+                    self.labels(&mut subset.labels);
+                }
+            }
             Spec::ServiceEntry(entry) => {
                 for endpoint in &mut entry.endpoints {
                     self.labels(&mut endpoint.labels);

@@ -74,7 +74,7 @@ impl Watched {
                     let vs: &VirtualService = object.get().expect("a virtual service");
                     self.hosts.insert(name.clone(), vs.hosts[0].clone());
                     self.lines
-                        .insert(name, object.origin.expect("a place").line);
+                        .insert(name, object.origin.clone().expect("a place").line);
                 }
                 Change::Delete(key) => {
                     self.deletes += 1;

@@ -135,7 +135,7 @@ mod tests {
             let mut object = parse::documents(yaml, "x").objects.remove(0);
             object.origin = None;
             standings.insert(object.key.clone(), Arc::new(standing.clone()));
-            changes.push(Change::Upsert(object));
+            changes.push(Change::upsert(object));
         }
         let applied = store.apply(source, changes);
         let world = World::empty(Settings::default())

@@ -68,7 +68,7 @@ proptest! {
             let change = if there {
                 Change::Delete(object.key.clone())
             } else {
-                Change::Upsert(object.clone())
+                Change::upsert(object.clone())
             };
             let applied = store.apply(source, vec![change]);
             world = world.update(&applied.snapshot, &applied.changed).world;
@@ -84,7 +84,7 @@ proptest! {
 fn a_proxy_that_connects_serves_its_gateway() {
     let mut store = Store::new();
     let source = store.register("test");
-    let changes = objects().into_iter().map(Change::Upsert).collect();
+    let changes = objects().into_iter().map(Change::upsert).collect();
     let applied = store.apply(source, changes);
     let world = World::empty(Settings::default())
         .update(&applied.snapshot, &applied.changed)

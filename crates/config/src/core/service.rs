@@ -1,6 +1,6 @@
 //! `Service`.
 
-use std::collections::BTreeMap;
+use crate::Labels;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ api! {
         pub traffic_distribution: Option<String>,
         pub publish_not_ready_addresses: bool,
         pub session_affinity: String,
-        pub selector: BTreeMap<String, String>,
+        pub selector: Labels,
         pub ports: Vec<ServicePort>,
         #[serde(rename = "loadBalancerIP")]
         pub load_balancer_ip: String,
@@ -94,7 +94,7 @@ api! {
 }
 
 /// Reads a selector of nodes as annotations write it: a JSON object of labels. What is none selects all nodes.
-pub fn node_selector(text: &str) -> BTreeMap<String, String> {
+pub fn node_selector(text: &str) -> Labels {
     serde_json::from_str(text).unwrap_or_default()
 }
 

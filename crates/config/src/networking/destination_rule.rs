@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::virtual_service::PortSelector;
 use super::{api, api_enum};
+use crate::Labels;
 use crate::{duration::Duration, selector::WorkloadSelector};
 
 api! {
@@ -71,7 +72,7 @@ api! {
 api! {
     pub struct Subset {
         pub name: String,
-        pub labels: BTreeMap<String, String>,
+        pub labels: Labels,
         pub traffic_policy: Option<Box<TrafficPolicy>>,
     }
 }

@@ -1,12 +1,12 @@
 //! `Gateway`: which ports and names a gateway proxy serves.
 
 use super::{api, api_enum};
-use std::collections::BTreeMap;
+use crate::Labels;
 
 api! {
     pub struct Gateway {
         pub servers: Vec<Server>,
-        pub selector: BTreeMap<String, String>,
+        pub selector: Labels,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::Labels;
+
 use super::{
     HttpMatchRequest, HttpRoute, L4MatchAttributes, StringMatch, TcpRoute, TlsMatchAttributes,
     TlsRoute,
@@ -153,7 +155,7 @@ fn all_covered(
         .all(|(name, w)| narrow.get(name).is_some_and(|n| covers(w, n)))
 }
 
-fn subset(wide: &BTreeMap<String, String>, narrow: &BTreeMap<String, String>) -> bool {
+fn subset(wide: &Labels, narrow: &Labels) -> bool {
     wide.iter().all(|(k, v)| narrow.get(k) == Some(v))
 }
 

@@ -1,6 +1,6 @@
 //! `Sidecar`: what the proxy beside a workload sees and serves.
 
-use std::collections::BTreeMap;
+use crate::Labels;
 
 use super::{api, api_enum};
 use super::{
@@ -40,7 +40,7 @@ api! {
 
 api! {
     pub struct WorkloadSelector {
-        pub labels: BTreeMap<String, String>,
+        pub labels: Labels,
     }
 }
 

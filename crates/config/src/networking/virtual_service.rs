@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::StringMatch;
 use super::{api, api_enum};
+use crate::Labels;
 use crate::base64::Base64;
 use crate::duration::Duration;
 
@@ -93,7 +94,7 @@ api! {
         pub authority: Option<StringMatch>,
         pub headers: BTreeMap<String, StringMatch>,
         pub port: u32,
-        pub source_labels: BTreeMap<String, String>,
+        pub source_labels: Labels,
         pub gateways: Vec<String>,
         pub query_params: BTreeMap<String, StringMatch>,
         pub ignore_uri_case: bool,
@@ -123,7 +124,7 @@ api! {
         pub destination_subnets: Vec<String>,
         pub port: u32,
         pub source_subnet: String,
-        pub source_labels: BTreeMap<String, String>,
+        pub source_labels: Labels,
         pub gateways: Vec<String>,
         pub source_namespace: String,
     }
@@ -134,7 +135,7 @@ api! {
         pub sni_hosts: Vec<String>,
         pub destination_subnets: Vec<String>,
         pub port: u32,
-        pub source_labels: BTreeMap<String, String>,
+        pub source_labels: Labels,
         pub gateways: Vec<String>,
         pub source_namespace: String,
     }

@@ -29,7 +29,7 @@ api! {
 
 api! {
     pub struct WorkloadGroupMeta {
-        pub labels: BTreeMap<String, String>,
+        pub labels: Labels,
         pub annotations: BTreeMap<String, String>,
     }
 }

@@ -122,8 +122,8 @@ pub(super) fn read(value: Value, kind: Kind, scope: &mut Scope<'_>) -> Option<Re
             labels: labels(wire.labels),
             annotations: labels(wire.annotations),
             created,
-            resource_version: 0,
             owner,
+            ..Meta::default()
         },
         deleting: wire.deletion_timestamp.is_some(),
     })

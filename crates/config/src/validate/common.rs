@@ -1,6 +1,7 @@
 //! Checks that several kinds share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::Labels;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration as StdDuration;
 
@@ -170,7 +171,7 @@ pub(super) fn workload_selector(
     });
 }
 
-fn selector_labels(check: &mut Checker, name: &str, labels: &BTreeMap<String, String>) {
+fn selector_labels(check: &mut Checker, name: &str, labels: &Labels) {
     if labels.is_empty() {
         check.warn(
             "no labels are given",

@@ -308,7 +308,7 @@ spec:
         Input::Objects(
             Origin::Files,
             Batch {
-                changes: read.objects.into_iter().map(Change::Upsert).collect(),
+                changes: read.objects.into_iter().map(Change::upsert).collect(),
                 synced: true,
                 ..Batch::default()
             },

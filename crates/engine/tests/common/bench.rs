@@ -98,7 +98,7 @@ impl Bench {
 
     /// Applies one batch; a later text of a key replaces an earlier one.
     pub(crate) fn put<'t>(&mut self, texts: impl IntoIterator<Item = &'t Text>) {
-        let changes = texts.into_iter().map(|text| Change::Upsert(parsed(text)));
+        let changes = texts.into_iter().map(|text| Change::upsert(parsed(text)));
         self.change(changes.collect());
     }
 
@@ -107,14 +107,14 @@ impl Bench {
         let objects = texts
             .iter()
             .flat_map(|t| parse::documents(&t.0, "input.yaml").objects);
-        self.change(objects.map(Change::Upsert).collect());
+        self.change(objects.map(Change::upsert).collect());
     }
 
     /// Applies objects that the test wrote itself.
     pub(crate) fn write(&mut self, yaml: &str) {
         let parsed = parse::documents(yaml, "test.yaml");
         assert!(parsed.diagnostics.is_empty(), "{:#?}", parsed.diagnostics);
-        self.change(parsed.objects.into_iter().map(Change::Upsert).collect());
+        self.change(parsed.objects.into_iter().map(Change::upsert).collect());
     }
 
     pub(crate) fn delete(&mut self, key: &ObjectKey) {

@@ -118,7 +118,7 @@ pub(crate) fn apply(bench: &mut Bench, edit: &Edit) {
         Edit::Replace(index) => {
             if let Some(key) = pick(bench, *index) {
                 let object = (**bench.snapshot().get(&key).unwrap()).clone();
-                bench.change(vec![Change::Delete(key), Change::Upsert(object)]);
+                bench.change(vec![Change::Delete(key), Change::upsert(object)]);
             }
         }
         Edit::Mesh(i) => bench.set_mesh(MESHES[*i]),

@@ -206,9 +206,9 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
             .into_iter()
             .map(Fact::Identities),
     );
-    let addresses = a.index.all_addresses().chain(b.index.all_addresses());
+    let addresses = a.addresses().into_iter().chain(b.addresses());
     let differ = addresses.filter(|address| a.workloads_at(address) != b.workloads_at(address));
-    out.extend(differ.cloned().map(Fact::Workload));
+    out.extend(differ.map(Fact::Workload));
     out.extend(
         differences(&a.destination_rules, &b.destination_rules, same_objects)
             .into_iter()

@@ -322,7 +322,7 @@ impl Tree {
         });
         if let Some((_, _, mut object)) = just_read {
             self.shared.share(&mut object);
-            changes.push(Change::Upsert(object));
+            changes.push(Change::upsert(object));
             self.live.insert(key.clone(), now);
             return;
         }
@@ -341,7 +341,7 @@ impl Tree {
             _ => match self.reload(key, &winner.file, hash, winner.line) {
                 Some(mut object) => {
                     self.shared.share(&mut object);
-                    changes.push(Change::Upsert(object));
+                    changes.push(Change::upsert(object));
                     self.live.insert(key.clone(), now);
                 }
                 None => self.reread(&winner.file),

@@ -84,7 +84,7 @@ struct Live {
 struct Next {
     number: u64,
     since: Instant,
-    objects: BTreeMap<ObjectKey, Object>,
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
     waiting_for: Vec<String>,
     timed_out: bool,
 }

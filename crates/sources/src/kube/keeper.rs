@@ -1,6 +1,6 @@
 //! What is known of one kind, and what changes.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, Object, ObjectKey, Standing, parse};
 use tokio::sync::mpsc;
@@ -47,7 +47,7 @@ pub(super) struct Keeper {
     part: Part,
     revision: String,
     /// Objects that were passed on or refused, with their versions.
-    known: BTreeMap<ObjectKey, u64>,
+    known: HashMap<ObjectKey, u64>,
     /// A list that is not complete yet.
     list: Option<List>,
     news: News,
@@ -63,7 +63,7 @@ pub(super) struct Keeper {
 
 #[derive(Debug, Default)]
 struct List {
-    seen: BTreeMap<ObjectKey, u64>,
+    seen: HashMap<ObjectKey, u64>,
     changes: Vec<Change>,
     findings: Vec<(ObjectKey, Vec<Diagnostic>)>,
 }
@@ -92,7 +92,7 @@ impl Keeper {
             cluster: ClusterId::CONFIG,
             part,
             revision: revision.to_owned(),
-            known: BTreeMap::new(),
+            known: HashMap::new(),
             list: None,
             news: News::default(),
             condition: None,
@@ -175,7 +175,7 @@ impl Keeper {
     fn used(&mut self, mut object: Object, diagnostics: Vec<Diagnostic>) -> Read {
         object.key.cluster = self.cluster;
         self.shared.share(&mut object);
-        Read::Used(Change::Upsert(object), diagnostics)
+        Read::Used(Change::upsert(object), diagnostics)
     }
 
     fn forget(&mut self, key: ObjectKey) {
@@ -227,7 +227,10 @@ impl Keep for Keeper {
             Some(Read::Skipped(_)) => {}
             Some(Read::Used(change, diagnostics)) => {
                 let key = upserted(&change).unwrap_or(key);
-                list.findings.push((key.clone(), diagnostics));
+                // Of what was never seen, nothing was said either.
+                if !diagnostics.is_empty() || self.known.contains_key(&key) {
+                    list.findings.push((key.clone(), diagnostics));
+                }
                 list.seen.insert(key, version);
                 list.changes.push(change);
             }
@@ -241,16 +244,17 @@ impl Keep for Keeper {
 
     fn complete(&mut self) {
         let Some(list) = self.list.take() else { return };
-        let gone: Vec<ObjectKey> = self
-            .known
-            .keys()
+        let known = self.known.keys();
+        let mut gone: Vec<ObjectKey> = known
             .filter(|key| !list.seen.contains_key(*key))
             .cloned()
             .collect();
+        gone.sort_unstable();
         for key in gone {
             self.forget(key);
         }
         self.known = list.seen;
+        self.known.shrink_to_fit();
         self.note();
         self.news.changes.extend(list.changes);
         self.news.findings.extend(list.findings);

@@ -239,7 +239,7 @@ mod tests {
         let change = content.map(|data| {
             let value =
                 json!({"metadata": {"name": "x", "namespace": "istio-system"}, "data": data});
-            Change::Upsert(parse::object(value, Kind::ConfigMap).objects.remove(0))
+            Change::upsert(parse::object(value, Kind::ConfigMap).objects.remove(0))
         });
         News {
             changes: change.into_iter().collect(),

@@ -83,11 +83,11 @@ fn snapshot(entries: &[&Value], yaml: &[&str]) -> Arc<Snapshot> {
     };
     let mut changes = Vec::new();
     for entry in entries {
-        changes.extend(read((*entry).clone()).into_iter().map(Change::Upsert));
+        changes.extend(read((*entry).clone()).into_iter().map(Change::upsert));
     }
     for text in yaml {
         let objects = parse::documents(text, "test").objects;
-        changes.extend(objects.into_iter().map(Change::Upsert));
+        changes.extend(objects.into_iter().map(Change::upsert));
     }
     store.apply(source, changes).snapshot
 }

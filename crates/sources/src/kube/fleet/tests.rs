@@ -57,7 +57,7 @@ fn service(cluster: &str, name: &str) -> Change {
     let value = json!({"metadata": {"name": name, "namespace": "shop"}});
     let mut object = parse::object(value, Kind::Service).objects.remove(0);
     object.key.cluster = ClusterId::named(cluster).unwrap();
-    Change::Upsert(object)
+    Change::upsert(object)
 }
 
 fn learned(changes: Vec<Change>, synced: bool) -> Batch {

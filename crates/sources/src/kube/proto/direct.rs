@@ -43,11 +43,6 @@ fn is_label(text: &str) -> bool {
 }
 
 fn meta(kind: Kind, metadata: super::Meta) -> Meta {
-    let pairs = |map: BTreeMap<String, String>| -> Labels {
-        map.iter()
-            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-            .collect()
-    };
     let mut annotations = metadata.annotations;
     annotations.retain(|name, _| kinds::is_read(kind, name));
     let mut owners = metadata.owner_references.iter();
@@ -56,13 +51,20 @@ fn meta(kind: Kind, metadata: super::Meta) -> Meta {
         labels: pairs(metadata.labels),
         annotations: pairs(annotations),
         created: metadata.creation_timestamp.as_ref().and_then(seconds),
-        resource_version: 0,
         owner: owner.map(|owner| OwnerRef {
             kind: owner.kind.as_str().into(),
             name: owner.name.as_str().into(),
             api_version: owner.api_version.as_str().into(),
         }),
+        ..Meta::default()
     }
+}
+
+fn pairs(map: BTreeMap<String, String>) -> Labels {
+    let pairs = map.iter();
+    pairs
+        .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+        .collect()
 }
 
 /// When it was; `None` if that is not set.
@@ -232,7 +234,7 @@ fn service(message: super::Service) -> Option<(super::Meta, Spec)> {
         traffic_distribution: spec.traffic_distribution,
         publish_not_ready_addresses: spec.publish_not_ready_addresses,
         session_affinity: spec.session_affinity,
-        selector: spec.selector,
+        selector: pairs(spec.selector),
         ports: all(spec.ports, port)?,
         load_balancer_ip: spec.load_balancer_ip,
         load_balancer: core::LoadBalancerStatus {
