@@ -136,9 +136,7 @@ pub(crate) fn inbound(scene: &Scene<'_>, report: &mut Report) {
             let Some(service) = scene.service(&instance.service) else {
                 continue;
             };
-            let Some(port) = service.port(instance.port) else {
-                continue;
-            };
+            let port = &instance.port;
             let (older, theirs) = *first
                 .entry(instance.target)
                 .or_insert((service, port.protocol));

@@ -33,8 +33,9 @@ fn locality(group: &EndpointGroup, with_health: bool) -> pb::LocalityLbEndpoints
         zone,
         subzone,
     } = &group.locality;
-    // A group that takes part in weighing says where it is even if that is nowhere.
-    let named = group.weight > 0 || group.locality != Locality::default();
+    // A group that takes part in weighing, or would if anything were left of it, says where it is even if that is nowhere.
+    let weighed = group.weight > 0 || group.endpoints.is_empty();
+    let named = weighed || group.locality != Locality::default();
     pb::LocalityLbEndpoints {
         locality: named.then(|| core::Locality {
             region: value::string(region),

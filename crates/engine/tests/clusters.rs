@@ -201,3 +201,96 @@ fn a_cluster_that_goes_leaves_what_was_there_before() {
     let keys: Vec<ObjectKey> = bench.snapshot().objects.keys().cloned().collect();
     assert!(keys.iter().all(|key| key.cluster.is_config()));
 }
+
+/// Gateways between networks, as a proxy: connections are passed on to those that take mutual TLS.
+#[test]
+fn what_is_passed_on_is_chosen_before_its_place_is() {
+    let meta =
+        json!({"CLUSTER_ID": "Kubernetes", "NETWORK": "home-net", "LABELS": {"istio": "cross"}});
+    let node = proxies::node("router", "10.1.0.1", "istio-system", &meta);
+    let cross = proxies::facts(&node).verified();
+    let mut bench = Bench::with(settings(false), vec![("cross", cross)]);
+    let place = |name: &str, region: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {name}, labels: {{topology.kubernetes.io/region: {region}}}}}}}\n---\n"
+        )
+    };
+    let pod = |name: &str, node: &str, number: u8, mode: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{app: db, security.istio.io/tlsMode: {mode}}}}}, \
+             spec: {{nodeName: {node}, containers: [{{name: c}}]}}, status: {{phase: Running, podIP: 10.1.0.{number}, conditions: [{{type: Ready, status: \"True\"}}]}}}}\n---\n"
+        )
+    };
+    let objects = place("n1", "near")
+        + &place("n2", "far")
+        + &pod("db-1", "n1", 11, "disabled")
+        + &pod("db-2", "n2", 12, "istio")
+        + &pod("db-3", "n2", 13, "istio")
+        + r"
+{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {clusterIP: 10.91.0.9, selector: {app: db}, ports: [{name: tcp, port: 90}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: bare, namespace: shop}, spec: {clusterIP: 10.91.0.8, ports: [{name: tcp, port: 90}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: bare-s, namespace: shop, labels: {kubernetes.io/service-name: bare}}, addressType: IPv4, ports: [{name: tcp, port: 90}], endpoints: [{addresses: [10.1.0.99]}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: db-s, namespace: shop, labels: {kubernetes.io/service-name: db}}, addressType: IPv4, ports: [{name: tcp, port: 90}], endpoints: [{addresses: [10.1.0.11], targetRef: {kind: Pod, name: db-1}}, {addresses: [10.1.0.12], targetRef: {kind: Pod, name: db-2}}, {addresses: [10.1.0.13], targetRef: {kind: Pod, name: db-3}}]}
+---
+{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: cross, namespace: istio-system}, spec: {selector: {istio: cross}, servers: [{port: {number: 15443, name: tls, protocol: TLS}, tls: {mode: AUTO_PASSTHROUGH}, hosts: ['*.local']}]}}
+---
+{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: db, namespace: shop}, spec: {host: db, trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: '*', to: {'near/*': 30, 'far/*': 70}}]}}}}}
+";
+    bench.write(&objects);
+    let name = "outbound_.90_._.db.shop.svc.cluster.local";
+    let set = get(&mut bench, 0, &TypeUrl::Endpoints, name);
+    let groups = set["endpoints"].as_array().unwrap();
+    let far = groups
+        .iter()
+        .find(|g| g["locality"]["region"] == "far")
+        .unwrap();
+    assert_eq!(far["loadBalancingWeight"], 70, "{set}");
+    assert_eq!(
+        endpoints(&mut bench, 0, name),
+        ["10.1.0.12:90", "10.1.0.13:90"]
+    );
+    // A place that has lost its endpoints is still a place.
+    let name = "outbound_.90_._.bare.shop.svc.cluster.local";
+    let set = get(&mut bench, 0, &TypeUrl::Endpoints, name);
+    assert_eq!(set["endpoints"], json!([{"locality": {}}]));
+}
+
+/// What a Service has no address for in a cluster is reached there as if it had none at all.
+#[test]
+fn a_service_without_address_in_a_cluster() {
+    let mut bench = bench();
+    let headless = |text: &str, vip: &str| text.replace(vip, "None");
+    bench.write(&cluster("home-net", 1));
+    let west = headless(&cluster("west-net", 2), "10.92.0.2");
+    change(&mut bench, "west", &west, true);
+    let listeners = names(&mut bench, WEST, &TypeUrl::Listener);
+    assert!(
+        listeners.contains(&"0.0.0.0_90".to_owned()),
+        "{listeners:?}"
+    );
+    assert!(
+        !listeners.contains(&"10.91.0.2_90".to_owned()),
+        "{listeners:?}"
+    );
+    let listeners = names(&mut bench, HOME, &TypeUrl::Listener);
+    assert!(
+        listeners.contains(&"10.91.0.2_90".to_owned()),
+        "{listeners:?}"
+    );
+    // Another name in one cluster is an address in the other.
+    let alias = "{apiVersion: v1, kind: Service, metadata: {name: deed, namespace: shop}, spec: {type: ExternalName, externalName: x.example, ports: [{name: http, port: 80}]}}";
+    let real = "{apiVersion: v1, kind: Service, metadata: {name: deed, namespace: shop}, spec: {clusterIP: 10.92.0.7, ports: [{name: http, port: 80}]}}";
+    bench.write(alias);
+    change(&mut bench, "west", real, true);
+    for (proxy, expected) in [(HOME, Value::Null), (WEST, json!(["10.92.0.7"]))] {
+        let name = names(&mut bench, proxy, &TypeUrl::NameTable).remove(0);
+        let table = get(&mut bench, proxy, &TypeUrl::NameTable, &name);
+        assert_eq!(
+            table["table"]["deed.shop.svc.cluster.local"]["ips"],
+            expected
+        );
+    }
+}

@@ -132,43 +132,46 @@ pub fn outbound(reader: &Reader<'_>, scope: &ClusterScope, id: &ServiceId) -> Ve
         return Vec::new();
     }
     let rule = policy::rule(reader, &scope.client, service);
-    let mut out = Vec::new();
-    for port in visibility::ports(reader, &scope.client, service) {
-        let upstream = Upstream {
-            reader,
-            scope,
-            service,
-            port,
-            rule: rule.as_ref(),
-        };
-        let Some(whole) = upstream.cluster(None) else {
-            continue;
-        };
-        out.push(whole);
-        // Names resolved on demand have no labels to choose by.
-        if service.resolution != Resolution::DynamicDns {
-            let subsets = rule.iter().flat_map(|r| &r.spec.subsets);
-            out.extend(subsets.filter_map(|s| upstream.cluster(Some(s))));
+    let all = |by_sni: bool| {
+        let mut out = Vec::new();
+        for port in visibility::ports(reader, &scope.client, service) {
+            let upstream = Upstream {
+                reader,
+                scope,
+                service,
+                port,
+                rule: rule.as_ref(),
+                by_sni,
+            };
+            let Some(whole) = upstream.cluster(None) else {
+                continue;
+            };
+            out.push(whole);
+            // Names resolved on demand have no labels to choose by.
+            if service.resolution != Resolution::DynamicDns {
+                let subsets = rule.iter().flat_map(|r| &r.spec.subsets);
+                out.extend(subsets.filter_map(|s| upstream.cluster(Some(s))));
+            }
         }
-    }
+        out
+    };
+    let mut out = all(false);
     if !service.mesh_external && network::passes_on(reader, &scope.client) {
-        let forwarded: Vec<_> = out.iter().map(by_sni).collect();
-        out.extend(forwarded);
+        out.extend(all(true).into_iter().map(passed_on));
     }
     out
 }
 
-/// The same upstream for connections of another network, which are passed on as they are.
-fn by_sni(c: &Cluster) -> Cluster {
-    let mut out = c.clone();
-    out.name = c.name.by_sni();
-    out.tls = UpstreamTls::None;
-    out.proxy_protocol = None;
-    out.balancing.sessions = false;
-    if let Discovery::Dns { endpoints, .. } = &mut out.discovery {
-        *endpoints = endpoint::by_sni(endpoints);
+/// An upstream for connections of another network, which are passed on as they are.
+fn passed_on(mut c: Cluster) -> Cluster {
+    c.name = c.name.by_sni();
+    c.tls = UpstreamTls::None;
+    c.proxy_protocol = None;
+    c.balancing.sessions = false;
+    if let Discovery::Dns { endpoints, .. } = &mut c.discovery {
+        endpoints.cluster = c.name.clone();
     }
-    out
+    c
 }
 
 /// Spreads the refreshes of many proxies.
@@ -189,6 +192,8 @@ pub(crate) struct Upstream<'a, 'w> {
     pub(crate) service: &'a Service,
     pub(crate) port: &'a Port,
     pub(crate) rule: Option<&'a Rule<'w>>,
+    /// Whether connections are passed on by their server name.
+    pub(crate) by_sni: bool,
 }
 
 /// Whether telemetry learns from a cluster which services it is for.
@@ -382,6 +387,7 @@ impl Upstream<'_, '_> {
             policy,
             subset,
             mutual,
+            by_sni: self.by_sni,
         };
         let groups = endpoint::groups(reader, &view, service, self.port, &chosen, true);
         if groups.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pilotfish_ir::dns::Name;
-use pilotfish_mesh::{EndpointHealth, Reader, Registry, Resolution, Service, ServiceId};
+use pilotfish_mesh::{EndpointHealth, Reader, Registry, Service, ServiceId};
 
 use crate::scope::NameScope;
 use crate::{ProxyKind, Text, chain, visibility};
@@ -54,9 +54,6 @@ fn registry(service: &Service) -> Text {
 
 /// Addresses of the service itself. Those a user wrote are given whatever their family; networks are no answer.
 fn declared(reader: &Reader<'_>, service: &Service, scope: &NameScope) -> Vec<Text> {
-    if service.resolution == Resolution::Alias {
-        return Vec::new();
-    }
     if service.registry == Registry::External && !service.addresses.is_empty() {
         return service
             .addresses

@@ -20,38 +20,16 @@ pub fn sets(reader: &Reader<'_>, scope: &EndpointScope, id: &ServiceId) -> Vec<E
         return Vec::new();
     }
     let rule = policy::rule(reader, &scope.client, service);
+    let passes_on = !service.mesh_external && network::passes_on(reader, &scope.client);
     let mut out = Vec::new();
-    for port in visibility::ports(reader, &scope.client, service) {
-        out.push(set(reader, scope, service, port, rule.as_ref(), None));
-        for subset in rule.iter().flat_map(|r| &r.spec.subsets) {
-            out.push(set(
-                reader,
-                scope,
-                service,
-                port,
-                rule.as_ref(),
-                Some(subset),
-            ));
+    for by_sni in [false, true].into_iter().take(1 + usize::from(passes_on)) {
+        for port in visibility::ports(reader, &scope.client, service) {
+            let subsets = rule.iter().flat_map(|r| &r.spec.subsets).map(Some);
+            for subset in std::iter::once(None).chain(subsets) {
+                let rule = rule.as_ref();
+                out.push(set(reader, scope, service, port, rule, subset, by_sni));
+            }
         }
-    }
-    if !service.mesh_external && network::passes_on(reader, &scope.client) {
-        let forwarded: Vec<_> = out.iter().map(by_sni).collect();
-        out.extend(forwarded);
-    }
-    out
-}
-
-/// The same endpoints for connections that a gateway passes on by their server name: those that take mutual TLS, because
-/// nothing else is passed on.
-pub(crate) fn by_sni(set: &EndpointSet) -> EndpointSet {
-    let mut out = set.clone();
-    out.cluster = out.cluster.by_sni();
-    for group in &mut out.groups {
-        group.endpoints.retain(|e| e.mutual_tls);
-        group.weight = group
-            .endpoints
-            .iter()
-            .fold(0, |sum, e| sum.saturating_add(e.weight));
     }
     out
 }
@@ -63,12 +41,14 @@ fn set(
     port: &Port,
     rule: Option<&Rule<'_>>,
     subset: Option<&Subset>,
+    by_sni: bool,
 ) -> EndpointSet {
     let policy = policy::effective(rule, subset, port.number);
     let chosen = Chosen {
         policy: &policy,
         subset,
         mutual: policy::tls_mode(rule, subset, port.number),
+        by_sni,
     };
     let cluster = ClusterName::Outbound {
         port: port.number,
@@ -79,7 +59,7 @@ fn set(
     };
     let groups = groups(reader, scope, service, port, &chosen, false);
     EndpointSet {
-        cluster,
+        cluster: if by_sni { cluster.by_sni() } else { cluster },
         groups,
         overprovisioning: None,
         with_health: true,
@@ -110,6 +90,8 @@ pub(crate) struct Chosen<'a> {
     pub(crate) subset: Option<&'a Subset>,
     /// The mode of TLS that some rule demands.
     pub(crate) mutual: Option<ClientTlsMode>,
+    /// Whether connections are passed on by their server name: to those that take mutual TLS, because nothing else is.
+    pub(crate) by_sni: bool,
 }
 
 /// Endpoints of a port in canonical order, grouped by place. `dns` keeps host names and says nothing of health.
@@ -187,6 +169,9 @@ pub(crate) fn groups(
                 let (facts, built) = network::endpoint(g, weight);
                 Candidate { facts, built }
             }));
+            if chosen.by_sni {
+                group.members.retain(|c| c.built.mutual_tls);
+            }
             group.weight = group
                 .members
                 .iter()

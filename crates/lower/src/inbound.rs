@@ -215,10 +215,7 @@ fn of_instances(
         let Some(service) = reader.service(&i.service) else {
             continue;
         };
-        let Some(port) = service.port(i.port) else {
-            continue;
-        };
-        let (bind, protocol) = (&wildcards[0], port.protocol);
+        let (bind, protocol) = (&wildcards[0], i.port.protocol);
         if !can_bind(scope, bind_to_port, bind, i.target, protocol, &taken)
             || written.contains(&u32::from(i.target))
         {
@@ -226,8 +223,8 @@ fn of_instances(
         }
         let kubernetes = service.registry == Registry::Kubernetes;
         by_port.entry(i.target).or_insert_with(|| Served {
-            number: i.port,
-            name: port.name.clone(),
+            number: i.port.number,
+            name: i.port.name.clone(),
             target: i.target,
             protocol,
             host: service.id.host.clone(),

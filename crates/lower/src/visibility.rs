@@ -487,7 +487,8 @@ pub fn addresses(reader: &Reader<'_>, service: &Service, client: &Client) -> Vec
         }
         out
     };
-    let own = usable(client.addresses_of(reader, service));
+    let declared = client.addresses_of(reader, service);
+    let own = usable(declared);
     if !own.is_empty() {
         return own;
     }
@@ -497,7 +498,7 @@ pub fn addresses(reader: &Reader<'_>, service: &Service, client: &Client) -> Vec
             return auto;
         }
     }
-    match service.addresses.first() {
+    match declared.first() {
         // The family does not fit: the declared address is used all the same.
         Some(a) => vec![a.clone()],
         None => vec![Text::from(UNSPECIFIED)],

@@ -17,7 +17,7 @@ use pilotfish_lower::{
     Client, ClusterScope, EndpointScope, Families, ListenerScope, ProxyKind, RouteScope, Text,
     cluster, endpoint, gateway, outbound,
 };
-use pilotfish_mesh::{Instance, Reader, ServiceId, World};
+use pilotfish_mesh::{Instance, Port, Protocol, Reader, ServiceId, World};
 
 const QUIC: (&str, &str) = ("PILOT_ENABLE_QUIC_LISTENERS", "true");
 const SESSIONS: (&str, &str) = ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "true");
@@ -70,7 +70,11 @@ fn listening(kind: ProxyKind, instances: Vec<Instance>) -> ListenerScope {
 fn exposed() -> Vec<Instance> {
     vec![Instance {
         service: id("front"),
-        port: 443,
+        port: Port {
+            name: "https".into(),
+            number: 443,
+            protocol: Protocol::Https,
+        },
         target: 8443,
     }]
 }

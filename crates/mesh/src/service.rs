@@ -186,14 +186,14 @@ impl Service {
         streams.or_else(|| of_number.next())
     }
 
-    /// Its virtual addresses as seen from a cluster. Where there are none, the main address is as good as any: it leads to
-    /// the proxy, which knows what it stands for.
+    /// Its virtual addresses as seen from a cluster; none where it has none. In a cluster that does not have it, the main
+    /// address is as good as any: it leads to the proxy, which knows what it stands for.
     pub fn addresses_in(&self, cluster: &str) -> &[Text] {
         match &self.cluster_addresses {
             None => &self.addresses,
             Some(all) => match all.get(cluster) {
-                Some(own) if !own.is_empty() => own,
-                _ => &self.addresses[..self.addresses.len().min(1)],
+                Some(own) => own,
+                None => &self.addresses[..self.addresses.len().min(1)],
             },
         }
     }

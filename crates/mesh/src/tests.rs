@@ -82,7 +82,10 @@ fn a_service_has_the_pods_of_its_slices() {
     let workload = reader.workload("", "10.0.0.1").unwrap();
     assert_eq!(workload.instances.len(), 1);
     assert_eq!(
-        (workload.instances[0].port, workload.instances[0].target),
+        (
+            workload.instances[0].port.number,
+            workload.instances[0].target
+        ),
         (80, 8080)
     );
 }

@@ -1,17 +1,18 @@
 //! Workloads: what runs behind an address, and which services it serves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pilotfish_config::core::{Pod, Service as KubeService};
 use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
+use crate::declare::ignore;
 use crate::index::{self, Ref};
 use crate::population::{Target, entry_target, target};
 use crate::view::{in_service, pod_port};
 use crate::{
-    Labels, Locality, Protocol, Registry, Resolution, Service, ServiceEndpoints, ServiceId, Text,
-    World,
+    Labels, Locality, Port, Protocol, Registry, Resolution, Service, ServiceEndpoints, ServiceId,
+    Text, World,
 };
 
 /// A service port that a workload serves.
@@ -19,8 +20,8 @@ use crate::{
 pub struct Instance {
     /// The service.
     pub service: ServiceId,
-    /// Port of the service.
-    pub port: u16,
+    /// Port of the service, as the workload's own cluster has it.
+    pub port: Port,
     /// Port the workload listens on.
     pub target: u16,
 }
@@ -54,7 +55,7 @@ fn ports_at(
         for endpoint in here.filter(|e| e.addresses.first().is_some_and(|a| &**a == address)) {
             found.push(Instance {
                 service: service.id.clone(),
-                port: port.number,
+                port: port.clone(),
                 target: endpoint.port,
             });
         }
@@ -143,9 +144,11 @@ impl World {
             None => &*labels,
         };
         let mut instances = Vec::new();
+        let mut ages: BTreeMap<ServiceId, i64> = BTreeMap::new();
         let mut selected = false;
         for key in selecting {
-            let Some(spec) = self.snapshot.get(key).and_then(|o| index::kube(o)) else {
+            let declared = self.snapshot.get(key);
+            let Some((declared, spec)) = declared.and_then(|o| Some((o, index::kube(o)?))) else {
                 continue;
             };
             if spec.selector.is_empty() || !index::selects(&spec.selector, selectable) {
@@ -156,17 +159,25 @@ impl World {
                 continue;
             };
             selected = true;
+            // Clients know the service by what one of the clusters says; who serves it, by what its own one does.
+            let own;
+            let service = if service.source == *key {
+                service
+            } else {
+                own = self.view().kubernetes(declared, spec, &id, &mut ignore);
+                ages.insert(id.clone(), own.created);
+                &own
+            };
             match object.get::<Pod>() {
                 Some(pod) => pod_instances(service, spec, pod, &mut instances),
                 None if service.resolution == Resolution::ClientSide => {
                     for port in spec.ports.iter().filter(|port| port.port > 0) {
-                        let udp = service
-                            .port(port.port)
-                            .is_some_and(|p| p.protocol == Protocol::Udp);
-                        if let (false, Some(target)) = (udp, entry_target(port, &ports)) {
+                        let known = service.port(port.port);
+                        let known = known.filter(|p| p.protocol != Protocol::Udp);
+                        if let (Some(known), Some(target)) = (known, entry_target(port, &ports)) {
                             instances.push(Instance {
                                 service: id.clone(),
-                                port: port.port,
+                                port: known.clone(),
                                 target,
                             });
                         }
@@ -177,11 +188,10 @@ impl World {
         }
         self.endpoint_instances(object, !selected, &mut instances);
         let age = |instance: &Instance| {
-            let created = self
-                .services
-                .get(&instance.service)
-                .map_or(0, |s| s.created);
-            (created, instance.service.host.clone())
+            let id = &instance.service;
+            let joined = || self.services.get(id).map_or(0, |s| s.created);
+            let created = ages.get(id).copied().unwrap_or_else(joined);
+            (created, id.host.clone())
         };
         instances.sort_by_cached_key(age);
         let mut seen = BTreeSet::new();
@@ -277,10 +287,12 @@ fn pod_instances(service: &Service, spec: &KubeService, pod: &Pod, instances: &m
         let Some(target) = target.filter(|target| seen.insert((*target, protocol))) else {
             continue;
         };
-        instances.push(Instance {
-            service: service.id.clone(),
-            port: port.port,
-            target,
-        });
+        if let Some(port) = service.port(port.port) {
+            instances.push(Instance {
+                service: service.id.clone(),
+                port: port.clone(),
+                target,
+            });
+        }
     }
 }

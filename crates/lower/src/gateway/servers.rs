@@ -147,7 +147,7 @@ fn sanitized(hosts: &[String], namespace: &str) -> Vec<Text> {
 fn target(reader: &Reader<'_>, instances: &[Instance], number: u16) -> u16 {
     instances
         .iter()
-        .filter(|i| i.port == number)
+        .filter(|i| i.port.number == number)
         .find(|i| {
             reader
                 .service(&i.service)
@@ -161,7 +161,7 @@ fn target(reader: &Reader<'_>, instances: &[Instance], number: u16) -> u16 {
 fn offers_http3(reader: &Reader<'_>, instances: &[Instance], bound: &Bound<'_>) -> bool {
     let takes_datagrams = |i: &Instance| {
         let is = |p: &Port| p.number == bound.number && p.protocol == Protocol::Udp;
-        i.port == bound.number
+        i.port.number == bound.number
             && reader
                 .service(&i.service)
                 .is_some_and(|s| s.ports.iter().any(is))

@@ -46,7 +46,7 @@ fn service_clusters(
     scope: &InboundScope,
     written: &BTreeSet<u16>,
 ) -> Vec<Cluster> {
-    let mut by_port: BTreeMap<u16, (u16, &Arc<Service>, Vec<ServiceRef>)> = BTreeMap::new();
+    let mut by_port: BTreeMap<u16, (&Port, &Arc<Service>, Vec<ServiceRef>)> = BTreeMap::new();
     for i in scope
         .instances
         .iter()
@@ -55,15 +55,12 @@ fn service_clusters(
         let Some(service) = reader.service(&i.service) else {
             continue;
         };
-        if service.port(i.port).is_none() {
-            continue;
-        }
         let (first, _, refs) = by_port
             .entry(i.target)
-            .or_insert((i.port, service, Vec::new()));
+            .or_insert((&i.port, service, Vec::new()));
         let r = service_ref(service);
         // Services that reach the port under another number are not named.
-        if *first == i.port && !refs.contains(&r) {
+        if first.number == i.port.number && !refs.contains(&r) {
             refs.push(r);
         }
     }
@@ -73,10 +70,7 @@ fn service_clusters(
         .as_ref()
         .is_some_and(|p| p.mode == InboundTrafficMode::Localhost);
     let mut out = Vec::new();
-    for (target, (number, service, services)) in by_port {
-        let Some(port) = service.port(number) else {
-            continue;
-        };
+    for (target, (port, service, services)) in by_port {
         let at = localhost.then(|| {
             let loopback = scope.client.families.loopbacks()[0];
             Address::Socket(Text::from(loopback), target)
@@ -87,7 +81,7 @@ fn service_clusters(
             c.services = services;
         }
         c.stat_name = inbound_stat(reader, service, port, target);
-        limit(reader, scope, &mut c, service, number);
+        limit(reader, scope, &mut c, service, port.number);
         out.push(c);
     }
     out
