@@ -17,14 +17,16 @@ use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
 use pilotfish_e2e::wait::SOON;
-use pilotfish_e2e::{case, wait, xds};
+use pilotfish_e2e::{case, tools, wait, xds};
 use serde_json::{Value, json};
 
 const ROTATIONS: usize = 20;
 const CLUSTER: &str = "outbound|80||web.shop.svc.cluster.local";
 /// What a control plane reads of other clusters.
-const RULES: &str = "[{apiGroups: [''], resources: [namespaces, nodes, services, pods, secrets], verbs: [get, list, watch]}, \
-                     {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}]";
+const RULES: &str = "[{apiGroups: [''], resources: [namespaces, nodes, services, pods, secrets, configmaps], verbs: [get, list, watch]}, \
+                     {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}, \
+                     {apiGroups: [networking.istio.io], resources: [workloadentries], verbs: [get, list, watch]}, \
+                     {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}]";
 
 #[test]
 fn clusters_come_change_and_go() {
@@ -139,7 +141,9 @@ fn live_since(plane: &ControlPlane, cluster: &str) -> Result<Vec<String>> {
     let all = page.as_array().context("a list of watches")?.iter();
     let mut since = Vec::new();
     for watch in all.filter(|watch| watch["cluster"] == cluster) {
-        ensure!(watch["state"] == "live", "{watch}");
+        // The other cluster has no CRDs at first.
+        let absent = watch["state"] == "absent" && watch["resource"] == "WorkloadEntry";
+        ensure!(watch["state"] == "live" || absent, "{watch}");
         since.push(watch["since"].as_str().unwrap_or_default().to_owned());
     }
     Ok(since)
@@ -232,6 +236,8 @@ fn come_change_and_go(workspace: &Workspace) -> Result<()> {
 
     bad_secrets(&admin, &plane)?;
     wait_told(&watcher, "nothing is lost by bad Secrets", &three)?;
+    trust_domain(&abroad, &plane)?;
+    workload_entry(&abroad, &watcher, &three)?;
 
     // What is known of a server that is away stays, as long as the Secret does.
     west.kill_api();
@@ -257,6 +263,41 @@ fn come_change_and_go(workspace: &Workspace) -> Result<()> {
     ensure!(sync_status(&plane, "west")? == "none");
     ensure!(!findings(&plane)?.iter().any(down));
     Ok(())
+}
+
+/// The identities of workloads abroad are of the trust domain that their own cluster says.
+fn trust_domain(abroad: &KubeClient, plane: &ControlPlane) -> Result<()> {
+    let node = sidecar("home", Ipv4Addr::new(10, 9, 0, 9));
+    let trusts = |domain: &str, wanted: bool| -> Result<()> {
+        wait::until(&format!("{domain}: {wanted}"), SOON, || {
+            let all = xds::dump(plane.xds(), &node)?;
+            let cluster = all.get(&("Cluster", CLUSTER.to_owned()));
+            let text = String::from_utf8_lossy(cluster.context("the cluster")?);
+            let named = text.contains(&format!("spiffe://{domain}/ns/shop/sa/"));
+            ensure!(named == wanted, "{text}");
+            Ok(())
+        })
+    };
+    trusts("west.example", false)?;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "istio", "namespace": "istio-system"},
+        "data": {"mesh": "trustDomain: west.example"}});
+    abroad.apply_objects(vec![map])?;
+    trusts("west.example", true)?;
+    trusts("cluster.local", true)?;
+    abroad.remove("v1", "ConfigMap", "istio-system", "istio")?;
+    trusts("west.example", false)
+}
+
+/// A WorkloadEntry abroad is an endpoint of the Service there, as soon as there can be one.
+fn workload_entry(abroad: &KubeClient, watcher: &Watcher, before: &[&str]) -> Result<()> {
+    abroad.install_crds(&tools::crds()?)?;
+    let entry = json!({"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry", "metadata": {"name": "vm", "namespace": "shop"},
+        "spec": {"address": "10.8.0.9", "labels": {"app": "web"}, "locality": "outside/z"}});
+    abroad.apply_objects(vec![entry])?;
+    let with: Vec<&str> = before.iter().copied().chain(["10.8.0.9 outside"]).collect();
+    wait_told(watcher, "the workload outside of the cluster", &with)?;
+    abroad.remove("networking.istio.io/v1", "WorkloadEntry", "shop", "vm")?;
+    wait_told(watcher, "it is gone", before)
 }
 
 /// Secrets that cannot be used are findings that name them, and show nothing of them.

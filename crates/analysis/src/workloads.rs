@@ -17,7 +17,11 @@ pub(crate) fn entries(scene: &Scene<'_>, report: &mut Report) {
         for object in scene.objects(kind) {
             if let Some(selector) = lookup::selector(object) {
                 let found = scene.selected(&object.key.namespace, selector);
-                selected.extend(found.into_iter().map(|o| &o.key));
+                // A Service means the workloads of its own cluster.
+                let may = |key: &&ObjectKey| {
+                    kind == Kind::ServiceEntry || key.cluster == object.key.cluster
+                };
+                selected.extend(found.into_iter().map(|o| &o.key).filter(may));
             }
         }
     }

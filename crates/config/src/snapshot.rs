@@ -1,7 +1,9 @@
 //! The immutable view of everything the store holds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::Text;
 use crate::cluster::ClusterId;
 use crate::kind::Kind;
 use crate::mesh::{MeshConfig, MeshNetworks};
@@ -16,6 +18,8 @@ pub struct Snapshot {
     pub mesh: Arc<MeshConfig>,
     /// The networks.
     pub networks: Arc<MeshNetworks>,
+    /// The trust domains of other clusters than the config cluster. One of which nothing is known has that of the mesh.
+    pub trust_domains: Arc<BTreeMap<ClusterId, Text>>,
     /// Grows with every change.
     pub version: u64,
 }
@@ -26,6 +30,7 @@ impl Default for Snapshot {
             objects: imbl::OrdMap::new(),
             mesh: Arc::new(MeshConfig::standard()),
             networks: Arc::default(),
+            trust_domains: Arc::default(),
             version: 0,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::cluster::ClusterId;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::object::{Object, ObjectKey, Origin};
@@ -209,6 +210,17 @@ impl Store {
         }
         let next = Arc::make_mut(&mut self.snapshot);
         next.networks = Arc::new(networks);
+        next.version += 1;
+        true
+    }
+
+    /// Replaces the trust domains of other clusters; false if they are what they were.
+    pub fn set_trust_domains(&mut self, domains: BTreeMap<ClusterId, Text>) -> bool {
+        if *self.snapshot.trust_domains == domains {
+            return false;
+        }
+        let next = Arc::make_mut(&mut self.snapshot);
+        next.trust_domains = Arc::new(domains);
         next.version += 1;
         true
     }

@@ -55,6 +55,7 @@ Environment:
   CLUSTER_ID=Kubernetes           Default of --cluster-id
   PILOT_REMOTE_CLUSTER_TIMEOUT=30s  How long readiness waits for clusters that Secrets name (label istio/multiCluster=true
                                   in --namespace); 0: for ever
+  PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY=true  false: WorkloadEntries of these clusters are not read
   PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS  What kubeconfigs in these Secrets may have that is refused otherwise,
                                   comma-separated: exec, tokenFile, clientKey, clientCertificate, gcp, azure, openstack
   TOKEN_AUDIENCES=istio-ca        What tokens of service accounts, which clients show over TLS, must be meant for, one of

@@ -51,6 +51,8 @@ pub(crate) struct Kubernetes {
 pub(crate) struct Others {
     /// What the config cluster is called.
     pub(crate) own: String,
+    /// Whether their WorkloadEntries count.
+    pub(crate) entries: bool,
     /// How long readiness waits for them; for ever if zero.
     pub(crate) timeout: Duration,
     /// What a kubeconfig may have that is refused otherwise.
@@ -113,6 +115,8 @@ impl Kubernetes {
         let others = RemoteClusters {
             link: link.clone(),
             namespace: self.namespace.clone(),
+            revision: self.revision.clone(),
+            entries: self.others.entries,
             own: self.others.own.clone(),
             timeout: self.others.timeout,
             allowed: self.others.allowed.clone(),

@@ -40,6 +40,7 @@ const VARIABLES: &[&str] = &[
     "PILOT_FLOW_CONTROL_TIMEOUT",
     "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION",
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD",
+    "PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY",
     "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
     "PILOT_REMOTE_CLUSTER_TIMEOUT",
     "TOKEN_AUDIENCES",
@@ -371,8 +372,11 @@ fn audiences(env: &Environment) -> Vec<String> {
 fn others(own: &str, env: &Environment) -> Result<Others> {
     let allowed = env.text("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS");
     let allowed = allowed.unwrap_or_default().split(',').map(str::trim);
+    // istiod reads them for Services above all, so that there are none where Services choose none.
+    let chosen = env.bool("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true)?;
     Ok(Others {
         own: own.to_owned(),
+        entries: chosen && env.bool("PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY", true)?,
         timeout: env.time("PILOT_REMOTE_CLUSTER_TIMEOUT", Duration::from_secs(30))?,
         allowed: allowed
             .filter(|name| !name.is_empty())

@@ -215,6 +215,9 @@ impl Writer {
         };
         let before = self.store.snapshot();
         let applied = self.store.apply(feed.id, batch.changes);
+        // Only those that read other clusters know anything of them.
+        let trusts = origin == Origin::OtherClusters;
+        let trust_changed = trusts && self.store.set_trust_domains(batch.trust_domains);
         self.store.set_diagnostics(feed.id, batch.diagnostics);
         feed.synced |= batch.synced;
         if feed.synced {
@@ -230,7 +233,12 @@ impl Writer {
                 .object_event(key.kind, event(key, &before, &applied.snapshot));
         }
         tracing::debug!(target: "config", changed = applied.changed.len(), version = applied.snapshot.version, "objects read");
-        Request::of(applied.changed)
+        let mut request = Request::of(applied.changed);
+        if trust_changed {
+            tracing::info!(target: "config", "trust domains of other clusters changed");
+            request.reasons.insert(Reason::Global, 1);
+        }
+        request
     }
 
     fn take_mesh(&mut self, origin: Origin, update: MeshUpdate) -> Request {

@@ -254,7 +254,7 @@ impl View<'_> {
                 .map(split)
                 .unwrap_or_default()
                 .iter()
-                .map(|account| self.identity(owner, account)),
+                .map(|account| self.identity(object.key.cluster, owner, account)),
         );
         let balancers =
             spec.load_balancer

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pilotfish_config::core::{IntOrString, Pod, Protocol as Transport, Service as KubeService};
 use pilotfish_config::networking::{ServiceEntry, ServicePort, WorkloadEntry};
-use pilotfish_config::{ClusterId, Kind, Object};
+use pilotfish_config::{ClusterId, Kind, Object, ObjectKey};
 
 use crate::declare::{entry_addresses, port_number};
 use crate::endpoint::Alike;
@@ -190,10 +190,11 @@ impl View<'_> {
         all.into_iter().collect()
     }
 
-    /// A WorkloadEntry, or an endpoint of a ServiceEntry, by the name it is known by.
+    /// A WorkloadEntry of a cluster, or an endpoint of a ServiceEntry, by the name it is known by.
     fn candidate(
         &self,
         entry: &WorkloadEntry,
+        cluster: ClusterId,
         labels: &Labels,
         namespace: &Text,
         workload: Text,
@@ -204,11 +205,11 @@ impl View<'_> {
             "" => view::label_locality(labels).unwrap_or_default(),
             locality => Locality::parse(locality),
         };
-        let cluster = self.cluster_name(ClusterId::CONFIG);
         let network = match entry.network.as_str() {
-            "" => self.network(ClusterId::CONFIG, labels, address),
+            "" => self.network(cluster, labels, address),
             network => Text::from(network),
         };
+        let cluster = self.cluster_name(cluster);
         let account = entry.service_account.as_str();
         let mutual_tls = match labels.get(TLS_MODE) {
             Some(mode) => &**mode == "istio",
@@ -235,7 +236,8 @@ impl View<'_> {
                 subdomain: Text::default(),
                 identity: match account {
                     "" => Text::default(),
-                    account => self.identity(namespace, account),
+                    // Whichever cluster names it: it is a workload of the mesh, not of that cluster.
+                    account => self.identity(ClusterId::CONFIG, namespace, account),
                 },
             },
             ports: named_ports(entry),
@@ -267,7 +269,10 @@ impl View<'_> {
             .or_else(|| object.meta.labels.get("service.istio.io/workload-name"))
             .unwrap_or(&object.key.name);
         let labels = index::entry_labels(object, entry);
-        self.candidate(entry, &labels, &object.key.namespace, workload.clone())
+        let ObjectKey {
+            cluster, namespace, ..
+        } = &object.key;
+        self.candidate(entry, *cluster, &labels, namespace, workload.clone())
     }
 
     /// Labels of a Pod or WorkloadEntry with those of its place.
@@ -299,13 +304,13 @@ impl View<'_> {
         if !wanted || service.resolution != Resolution::ClientSide || spec.selector.is_empty() {
             return;
         }
-        // Entries are objects of the config cluster, and chosen by the Services there.
-        if !object.key.cluster.is_config() {
-            return;
-        }
-        let namespace = &object.key.namespace;
+        let ObjectKey {
+            cluster, namespace, ..
+        } = &object.key;
         let mut alike = Alike::default();
-        for object in self.selected(namespace, &spec.selector, &[Kind::WorkloadEntry]) {
+        let selected = self.selected(namespace, &spec.selector, &[Kind::WorkloadEntry]);
+        // A Service means the workloads of its own cluster.
+        for object in selected.into_iter().filter(|o| o.key.cluster == *cluster) {
             let Some(entry) = object.get::<WorkloadEntry>() else {
                 continue;
             };
@@ -385,13 +390,15 @@ impl View<'_> {
                 address: service.id.host.to_string(),
                 ..WorkloadEntry::default()
             };
-            let mut candidate = self.candidate(&own, &Labels::new(), namespace, name.clone());
+            let (here, none) = (ClusterId::CONFIG, Labels::new());
+            let mut candidate = self.candidate(&own, here, &none, namespace, name.clone());
             candidate.backend.labels = Arc::default();
             return vec![candidate];
         }
         let inline = entry.endpoints.iter().enumerate().map(|(i, endpoint)| {
             let workload = Text::from(format!("{name}-{i}"));
-            self.candidate(endpoint, &endpoint.labels, namespace, workload)
+            let (here, labels) = (ClusterId::CONFIG, &endpoint.labels);
+            self.candidate(endpoint, here, labels, namespace, workload)
         });
         inline.collect()
     }
@@ -428,7 +435,11 @@ impl View<'_> {
             } else {
                 continue;
             };
-            if index::selects(selector, &candidate.backend.labels) && (dns || !candidate.by_name) {
+            // What another cluster knows by a name only, nobody here can resolve.
+            let nameable = dns && object.key.cluster.is_config();
+            if index::selects(selector, &candidate.backend.labels)
+                && (nameable || !candidate.by_name)
+            {
                 chosen.push(candidate);
             }
         }

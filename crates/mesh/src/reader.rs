@@ -294,7 +294,7 @@ impl<'w> Reader<'w> {
         self.world.peer_authentications.get(namespace)
     }
 
-    /// The workload at an address, for a proxy that says it is in a cluster: a WorkloadEntry, or a pod of that cluster. One
+    /// The workload at an address, for a proxy that says it is in a cluster: one of that cluster, or any WorkloadEntry. One
     /// that says nothing is taken to be in the config cluster.
     pub fn workload(&self, cluster: &str, address: &str) -> Option<Workload> {
         let address = Text::from(address);
@@ -306,8 +306,8 @@ impl<'w> Reader<'w> {
         let here = |w: &Workload| **w.source.cluster.name().unwrap_or(own) == *cluster;
         let mut all = found.iter();
         let at = all
-            .position(of_entry)
-            .or_else(|| found.iter().position(here))?;
+            .position(here)
+            .or_else(|| found.iter().position(of_entry))?;
         Some(found.swap_remove(at))
     }
 }

@@ -52,6 +52,7 @@ pub(crate) fn derive(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) ->
             step.feed(key);
         }
     }
+    step.trust_domains();
     step.services();
     step.workloads();
     rules::replace(old, &mut step.next, changed, &mut step.facts);
@@ -221,7 +222,7 @@ impl<'a> Step<'a> {
                     .map(|object| object.and_then(|o| o.meta.labels.get(NETWORK).cloned()))
                     .collect();
                 if &*key.name == system_namespace(&self.next.snapshot) && networks.len() > 1 {
-                    self.network(key.cluster);
+                    self.whole_cluster(key.cluster);
                 }
                 let in_namespace =
                     [Kind::Service, Kind::ServiceEntry]
@@ -245,19 +246,38 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Marks what runs in clusters whose trust domain is another one.
+    fn trust_domains(&mut self) {
+        let (old, next) = (
+            self.old.snapshot.trust_domains.clone(),
+            self.next.snapshot.trust_domains.clone(),
+        );
+        if Arc::ptr_eq(&old, &next) {
+            return;
+        }
+        let clusters: BTreeSet<ClusterId> = old.keys().chain(next.keys()).copied().collect();
+        for cluster in clusters {
+            if old.get(&cluster) != next.get(&cluster) {
+                self.whole_cluster(cluster);
+            }
+        }
+    }
+
     fn pods(&self, cluster: ClusterId) -> Vec<Arc<Object>> {
         let pods = self.next.snapshot.in_cluster(Kind::Pod, cluster);
         pods.cloned().collect()
     }
 
-    /// Marks what is in the network of a cluster: for ServiceEntries, that is the network of the config cluster.
-    fn network(&mut self, cluster: ClusterId) {
+    /// Marks everything in a cluster; for ServiceEntries, that is the config cluster.
+    fn whole_cluster(&mut self, cluster: ClusterId) {
         if cluster.is_config() {
             self.dirty.everything = true;
             return;
         }
-        for pod in self.pods(cluster) {
-            self.workload(&pod);
+        let entries = self.next.snapshot.in_cluster(Kind::WorkloadEntry, cluster);
+        let entries: Vec<Arc<Object>> = entries.cloned().collect();
+        for object in self.pods(cluster).iter().chain(&entries) {
+            self.workload(object);
         }
         let services = self.next.snapshot.in_cluster(Kind::Service, cluster);
         let ids = services.flat_map(|object| index::declared(object, &self.next.settings));

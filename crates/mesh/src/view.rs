@@ -200,12 +200,20 @@ impl<'a> View<'a> {
         self.outside(Kind::Namespace, cluster, name)
     }
 
-    /// The SPIFFE identity of a service account.
-    pub(crate) fn identity(&self, namespace: &str, account: &str) -> Text {
-        let domain = match self.snapshot.mesh.trust_domain.as_str() {
+    /// The trust domain of a cluster: its own, if it is known, else that of the mesh.
+    fn trust_domain(&self, cluster: ClusterId) -> &'a str {
+        if let Some(own) = self.snapshot.trust_domains.get(&cluster) {
+            return own;
+        }
+        match self.snapshot.mesh.trust_domain.as_str() {
             "" => "cluster.local",
             domain => domain,
-        };
+        }
+    }
+
+    /// The SPIFFE identity of a service account of a cluster.
+    pub(crate) fn identity(&self, cluster: ClusterId, namespace: &str, account: &str) -> Text {
+        let domain = self.trust_domain(cluster);
         let domain = domain.replace('@', ".");
         Text::from(format!("spiffe://{domain}/ns/{namespace}/sa/{account}"))
     }
@@ -291,7 +299,7 @@ impl<'a> View<'a> {
             node,
             hostname,
             subdomain,
-            identity: self.identity(&object.key.namespace, account),
+            identity: self.identity(object.key.cluster, &object.key.namespace, account),
         }
     }
 

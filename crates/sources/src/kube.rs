@@ -32,6 +32,7 @@ mod mesh;
 mod proto;
 mod standings;
 mod status;
+mod trust;
 mod wire;
 mod write;
 
@@ -45,6 +46,7 @@ pub use link::{Access, Link};
 pub use mesh::{MeshMaps, watch_mesh};
 pub use standings::Register;
 pub use status::{State, Status, WatchStatus};
+use trust::TrustDomain;
 use wire::{Fault, Raw};
 pub use write::{Refusal, collection, path};
 
@@ -63,8 +65,19 @@ pub struct ClusterSource {
     timing: Timing,
     status: Status,
     register: Option<Register>,
-    /// Which cluster it is, and its name, if it is not the config cluster.
-    abroad: Option<(ClusterId, String)>,
+    /// Which cluster it is, if it is not the config cluster.
+    abroad: Option<Abroad>,
+}
+
+/// Another cluster than that of the configuration.
+#[derive(Debug)]
+pub(crate) struct Abroad {
+    pub(crate) cluster: ClusterId,
+    pub(crate) name: String,
+    /// Where its settings of the mesh are.
+    pub(crate) namespace: String,
+    /// Whether its WorkloadEntries count.
+    pub(crate) entries: bool,
 }
 
 impl ClusterSource {
@@ -83,8 +96,8 @@ impl ClusterSource {
 
     /// Reads another cluster than that of the configuration: only what is of use there.
     #[must_use]
-    pub fn of(mut self, cluster: ClusterId, name: &str) -> Self {
-        self.abroad = Some((cluster, name.to_owned()));
+    pub(crate) fn of(mut self, abroad: Abroad) -> Self {
+        self.abroad = Some(abroad);
         self
     }
 
@@ -98,8 +111,10 @@ impl ClusterSource {
 
     /// What is read, and of which namespace, if not of all.
     fn parts(&self) -> Vec<(Kind, Option<&str>)> {
-        if self.abroad.is_some() {
-            return kinds::ABROAD.iter().map(|kind| (*kind, None)).collect();
+        if let Some(abroad) = &self.abroad {
+            let wanted = |kind: &Kind| abroad.entries || *kind != Kind::WorkloadEntry;
+            let kinds = kinds::ABROAD.iter().copied().filter(wanted);
+            return kinds.map(|kind| (kind, None)).collect();
         }
         let mut parts = Vec::new();
         for kind in kinds::watched() {
@@ -133,7 +148,7 @@ impl ClusterSource {
         let mut rows = Vec::new();
         let parts = self.parts();
         let abroad = self.abroad.as_ref();
-        let cluster = abroad.map_or(ClusterId::CONFIG, |(cluster, _)| *cluster);
+        let cluster = abroad.map_or(ClusterId::CONFIG, |abroad| abroad.cluster);
         for (index, (kind, namespace)) in parts.iter().copied().enumerate() {
             rows.push(self.status.add(match namespace {
                 Some(namespace) => format!("{kind} of {namespace}"),
@@ -151,8 +166,7 @@ impl ClusterSource {
                     .await;
             });
         }
-        // What is read abroad needs no CRDs.
-        if abroad.is_none() {
+        if parts.iter().any(|(kind, _)| kind.is_istio()) {
             let (link, timing) = (self.link.clone(), self.timing.clone());
             tasks.spawn(async move {
                 let known = definitions.subscribe();
@@ -170,16 +184,40 @@ impl ClusterSource {
 
         let kinds = parts.iter().map(|(kind, _)| *kind);
         let mut collector = Collector::new(self.link.server(), kinds);
-        if let Some((_, name)) = abroad {
-            collector = collector.of(name);
+        let mut trust = None;
+        if let Some(abroad) = abroad {
+            let index = parts.len();
+            let name = mesh::name(&self.revision);
+            rows.push(
+                self.status
+                    .add(format!("ConfigMap {}/{name}", abroad.namespace)),
+            );
+            let place = kinds::config_map(&abroad.namespace, &name);
+            let mut keep =
+                Keeper::new(Kind::ConfigMap, Part::Whole, "", index, reports.clone()).of(cluster);
+            let (link, timing) = (self.link.clone(), self.timing.clone());
+            let known = watch::Sender::new(Definitions::default()).subscribe();
+            tasks.spawn(async move {
+                Follower::new(&link, &place, &mut keep, &timing, known)
+                    .run()
+                    .await;
+            });
+            collector = collector
+                .of(&abroad.name)
+                .and(Kind::ConfigMap, trust::FORBIDDEN);
+            trust = Some((index, TrustDomain::new(cluster)));
         }
         let mut tick = tokio::time::interval(TICK);
         loop {
             tokio::select! {
                 Some((index, news)) = received.recv() => {
                     let mut next = Some((index, news));
-                    while let Some((index, news)) = next {
+                    while let Some((index, mut news)) = next {
                         let now = Instant::now();
+                        if let Some((at, trust)) = &mut trust && *at == index {
+                            trust.take(&mut news);
+                            collector.trust(trust.known());
+                        }
                         if let (Some((state, reason, objects)), Some(row)) =
                             (collector.take(index, news, now), rows.get(index))
                         {

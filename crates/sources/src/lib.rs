@@ -5,7 +5,8 @@ pub mod kube;
 mod share;
 
 use pilotfish_config::mesh::{MeshConfig, MeshNetworks};
-use pilotfish_config::{Change, Diagnostic};
+use pilotfish_config::{Change, ClusterId, Diagnostic, Text};
+use std::collections::BTreeMap;
 
 /// What a source has learned since its last batch.
 #[derive(Debug, Default)]
@@ -14,6 +15,9 @@ pub struct Batch {
     pub changes: Vec<Change>,
     /// Everything that is wrong with the source's input now; replaces what earlier batches said.
     pub diagnostics: Vec<Diagnostic>,
+    /// The trust domains of clusters that are not the config cluster, as far as they are known; replaces what earlier batches
+    /// said.
+    pub trust_domains: BTreeMap<ClusterId, Text>,
     /// Whether the source has read everything there was when it started. True from the first batch on for directories.
     pub synced: bool,
     /// What it waits for, as long as it has not.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pilotfish_config::networking::{WorkloadEntry, WorkloadGroup};
-use pilotfish_config::{Diagnostic, Kind, ObjectKey, Snapshot};
+use pilotfish_config::{ClusterId, Diagnostic, Kind, ObjectKey, Snapshot};
 use serde_json::Value;
 
 pub use entry::{Applicant, Claim, Identity, Report};
@@ -376,9 +376,9 @@ impl Registrar {
             .as_ref()
             .is_some_and(|pod| snapshot.get(pod).is_some());
         let mut missing = BTreeSet::new();
-        // What a file declares is nobody's to change.
+        // What a file declares is nobody's to change, and other clusters are not written to.
         let entries = snapshot
-            .list(Kind::WorkloadEntry)
+            .in_cluster(Kind::WorkloadEntry, ClusterId::CONFIG)
             .filter(|entry| entry.origin.is_none());
         for entry in entries {
             let stands = Stands::of_object(entry);

@@ -269,3 +269,230 @@ fn a_change_elsewhere_costs_what_it_touches() {
     facts = vec![Fact::Endpoints(web_id), Fact::Workload("10.0.0.2".into())];
     assert_eq!(update.changed, facts);
 }
+
+/// An entry of some cluster, and the Service that selects it there.
+fn vm(name: &str, address: &str, more: &str) -> String {
+    format!(
+        r"
+{{apiVersion: v1, kind: Service, metadata: {{name: vms, namespace: shop}}, spec: {{clusterIP: 10.96.0.8, selector: {{app: vm}}, ports: [{{name: http, port: 80}}]}}}}
+---
+{{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {{name: {name}, namespace: shop}}, spec: {{address: {address}, serviceAccount: vm, labels: {{app: vm}}{more}}}}}
+---
+"
+    )
+}
+
+fn with_trust(mut snapshot: Snapshot, mesh: &str, domains: &[(&str, &str)]) -> Snapshot {
+    let mut config = pilotfish_config::mesh::MeshConfig::standard();
+    config.trust_domain = mesh.to_owned();
+    snapshot.mesh = Arc::new(config);
+    let domains = domains
+        .iter()
+        .map(|(cluster, domain)| (ClusterId::named(cluster).unwrap(), (*domain).into()));
+    snapshot.trust_domains = Arc::new(domains.collect());
+    snapshot
+}
+
+fn identities(world: &World, host: &str) -> Vec<String> {
+    let known = world.identities.get(&id(host, "shop"));
+    known.map_or_else(Vec::new, |all| {
+        all.iter().map(ToString::to_string).collect()
+    })
+}
+
+#[test]
+fn identities_are_of_the_trust_domain_of_their_cluster() {
+    let annotated = |number: u8| {
+        let vip = format!("10.9{number}.0.2");
+        web(&vip, number, "").replace(
+            "name: web, namespace: shop, labels: {}",
+            "name: web, namespace: shop, annotations: {alpha.istio.io/kubernetes-serviceaccounts: robot}",
+        )
+    };
+    let (home, west) = (annotated(1) + &vm("vm-h", "10.3.0.1", ""), annotated(2));
+    let west = west + &vm("vm-w", "10.4.0.1", "");
+    let east = web("10.98.0.2", 3, "")
+        + "{apiVersion: v1, kind: Service, metadata: {name: other, namespace: shop}, spec: {clusterIP: 10.96.0.9, ports: [{name: http, port: 80}]}}";
+    let clusters = [("", &*home), ("west", &*west), ("east", &*east)];
+    let known = with_trust(
+        snapshot(&clusters),
+        "home.example",
+        &[("west", "west.example")],
+    );
+    let keys: Vec<ObjectKey> = known.objects.keys().cloned().collect();
+    let before = World::empty(Settings::default())
+        .update(&known, &keys)
+        .world;
+    let host = "web.shop.svc.cluster.local";
+    let all = |west: &str, east: &str| -> Vec<String> {
+        let mut all = [
+            ("home.example", "robot"),
+            ("home.example", "web-1"),
+            (west, "robot"),
+            (west, "web-2"),
+            (east, "web-3"),
+        ]
+        .map(|(domain, account)| format!("spiffe://{domain}/ns/shop/sa/{account}"))
+        .to_vec();
+        all.sort();
+        all
+    };
+    assert_eq!(
+        identities(&before, host),
+        all("west.example", "home.example")
+    );
+    // Entries are workloads of the mesh, whichever cluster names them.
+    let entries = ["spiffe://home.example/ns/shop/sa/vm"];
+    assert_eq!(identities(&before, "vms.shop.svc.cluster.local"), entries);
+    // Another one is heard of: what runs there, and who has it behind them.
+    let both = [("west", "west.example"), ("east", "east.example")];
+    let next = with_trust(known.clone(), "home.example", &both);
+    let next = Snapshot {
+        mesh: known.mesh.clone(),
+        ..next
+    };
+    let update = before.update(&next, &[]);
+    let web = id(host, "shop");
+    assert_eq!(
+        update.changed,
+        [Fact::Endpoints(web.clone()), Fact::Identities(web)]
+    );
+    assert_eq!(
+        identities(&update.world, host),
+        all("west.example", "east.example")
+    );
+    // It is forgotten: that of the mesh counts again.
+    let update = update.world.update(&known, &[]);
+    assert_eq!(
+        identities(&update.world, host),
+        all("west.example", "home.example")
+    );
+}
+
+#[test]
+fn services_choose_entries_of_their_own_cluster_and_service_entries_those_of_all() {
+    let chosen = "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: NAME, namespace: shop}, spec: {hosts: [NAME.example], \
+                  location: MESH_INTERNAL, resolution: HOW, workloadSelector: {labels: {app: vm}}, ports: [{number: 80, name: http, protocol: HTTP}]}}\n---\n";
+    let chosen = |name: &str, how: &str| chosen.replace("NAME", name).replace("HOW", how);
+    let named = |name: &str| {
+        format!(
+            "{{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {{name: {name}, namespace: shop}}, spec: {{address: {name}.example.com, labels: {{app: vm}}}}}}\n---\n"
+        )
+    };
+    let home = system("home-net", "here") + &vm("vm", "10.3.0.1", "") + &named("byname");
+    let home = home + &chosen("fixed", "STATIC") + &chosen("dns", "DNS");
+    // The name is taken at home, too.
+    let west =
+        system("west-net", "there") + &vm("vm", "10.4.0.1", ", network: far") + &named("other");
+    let world = world(&[("", &home), ("west", &west)]);
+    let shown = |host: &str| -> Vec<String> {
+        let all = world.endpoints[&id(host, "shop")]
+            .by_port
+            .get("http")
+            .unwrap();
+        let label =
+            |e: &crate::Endpoint, name: &str| e.labels.get(name).cloned().unwrap_or_default();
+        let one = |e: &crate::Endpoint| {
+            let network = label(e, "topology.istio.io/network");
+            format!(
+                "{} {} {network}/{}",
+                e.addresses[0],
+                label(e, "topology.istio.io/cluster"),
+                e.network
+            )
+        };
+        all.iter().map(one).collect()
+    };
+    let (here, there) = ("10.3.0.1 Kubernetes home-net/", "10.4.0.1 west far/far");
+    assert_eq!(
+        shown("vms.shop.svc.cluster.local"),
+        [here, there],
+        "each of its own"
+    );
+    assert_eq!(shown("fixed.example"), [here, there]);
+    let by_name = "byname.example.com Kubernetes home-net/";
+    assert_eq!(
+        shown("dns.example"),
+        [by_name, here, there],
+        "no names of elsewhere"
+    );
+    // The proxy of an entry serves what its own cluster has.
+    let reader = Reader::new(&world);
+    let serves = |cluster: &str, address: &str| {
+        let workload = reader.workload(cluster, address).unwrap();
+        (workload.source.to_string(), workload.instances.len())
+    };
+    assert_eq!(
+        serves("west", "10.4.0.1"),
+        ("WorkloadEntry/shop/vm@west".to_owned(), 3)
+    );
+    assert_eq!(
+        serves("", "10.3.0.1"),
+        ("WorkloadEntry/shop/vm".to_owned(), 3)
+    );
+    // Without the Service of its cluster, it is an endpoint of the ServiceEntries only.
+    let alone = west.replace("name: vms", "name: others");
+    let update = {
+        let snapshot = snapshot(&[("", &home), ("west", &alone)]);
+        let mut keys: Vec<ObjectKey> = snapshot.objects.keys().cloned().collect();
+        keys.extend(world.snapshot().objects.keys().cloned());
+        world.update(&snapshot, &keys)
+    };
+    let left = &update.world.endpoints[&id("vms.shop.svc.cluster.local", "shop")];
+    assert_eq!(left.by_port.get("http").unwrap().len(), 1);
+}
+
+#[test]
+fn the_network_of_a_cluster_is_that_of_its_entries() {
+    let far = |network: &str| system(network, "there") + &vm("vm", "10.4.0.1", "");
+    let before = world(&[("", ""), ("west", &far("west-net"))]);
+    let after = snapshot(&[("west", &far("moved-net"))]);
+    let west = ClusterId::named("west").unwrap();
+    let key = ObjectKey::new(Kind::Namespace, "", "istio-system").of(west);
+    let update = before.update(&after, &[key]);
+    let vms = id("vms.shop.svc.cluster.local", "shop");
+    assert_eq!(
+        update.changed,
+        [Fact::Endpoints(vms), Fact::Workload("10.4.0.1".into())]
+    );
+}
+
+#[test]
+fn a_workload_serves_the_ports_that_its_own_cluster_says() {
+    let home = web("10.96.0.2", 1, "");
+    let west = web("10.97.0.2", 2, "").replace(
+        "ports: [{name: http, port: 80, targetPort: 8080}]}",
+        "ports: [{name: grpc-web, port: 80, targetPort: 8080}, {name: tcp-more, port: 81}]}",
+    );
+    let world = world(&[("", &home), ("west", &west)]);
+    let reader = Reader::new(&world);
+    let serves = |cluster: &str, address: &str| -> Vec<String> {
+        let all = reader.workload(cluster, address).unwrap().instances;
+        let one = |i: &crate::Instance| {
+            format!(
+                "{} {} {:?} {}",
+                i.port.name, i.port.number, i.port.protocol, i.target
+            )
+        };
+        all.iter().map(one).collect()
+    };
+    assert_eq!(serves("", "10.0.0.1"), ["http 80 Http 8080"]);
+    assert_eq!(
+        serves("west", "10.0.0.2"),
+        ["grpc-web 80 GrpcWeb 8080", "tcp-more 81 Tcp 81"]
+    );
+}
+
+#[test]
+fn a_service_without_address_in_a_cluster_has_none_there() {
+    let (home, west) = (web("10.96.0.2", 1, ""), web("None", 2, ""));
+    let world = world(&[("", &home), ("west", &west)]);
+    let service = &world.services[&id("web.shop.svc.cluster.local", "shop")];
+    assert_eq!(*service.addresses_in("Kubernetes"), ["10.96.0.2"]);
+    assert_eq!(service.addresses_in("west").len(), 0);
+    assert_eq!(
+        *service.addresses_in("east"),
+        ["10.96.0.2"],
+        "it is not there"
+    );
+}

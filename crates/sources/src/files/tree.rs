@@ -149,8 +149,7 @@ impl Tree {
         Some(Batch {
             changes,
             diagnostics,
-            synced: false,
-            waiting_for: Vec::new(),
+            ..Batch::default()
         })
     }
 

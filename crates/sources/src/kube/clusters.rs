@@ -14,7 +14,7 @@ use super::follow::{Condition, Definitions, Follower, Keep, Timing};
 use super::link::{Access, Link};
 use super::status::{State, Status, WatchStatus};
 use super::wire::{Fault, Raw};
-use super::{ClusterSource, kinds};
+use super::{Abroad, ClusterSource, kinds};
 use crate::Batch;
 
 /// How often it is looked whether a cluster takes too long.
@@ -90,8 +90,12 @@ impl Clusters {
 pub struct RemoteClusters {
     /// The config cluster.
     pub link: Link,
-    /// The namespace of the Secrets.
+    /// The namespace of the Secrets, and of the settings of the mesh in each cluster.
     pub namespace: String,
+    /// The revision of the control plane; empty if it has none.
+    pub revision: String,
+    /// Whether WorkloadEntries of other clusters count.
+    pub entries: bool,
     /// The name of the config cluster.
     pub own: String,
     /// How long readiness waits for a cluster; for ever if zero.
@@ -188,6 +192,13 @@ impl RemoteClusters {
                         tracing::info!(target: "kubernetes", cluster = name, "reading another cluster");
                         let status = Status::default();
                         let (shown, timing) = (status.clone(), self.timing.clone());
+                        let revision = self.revision.clone();
+                        let abroad = Abroad {
+                            cluster,
+                            name,
+                            namespace: self.namespace.clone(),
+                            entries: self.entries,
+                        };
                         let said = said.clone();
                         let task = tasks.spawn(async move {
                             let link = match Link::new(Access::Foreign(access)).await {
@@ -200,7 +211,7 @@ impl RemoteClusters {
                                 }
                             };
                             let source =
-                                ClusterSource::new(link, "", timing, shown).of(cluster, &name);
+                                ClusterSource::new(link, &revision, timing, shown).of(abroad);
                             let (sender, mut received) = mpsc::channel(4);
                             let pass_on = async {
                                 while let Some(batch) = received.recv().await {

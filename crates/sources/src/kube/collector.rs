@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use pilotfish_config::{Change, Diagnostic, Kind, ObjectKey};
+use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, ObjectKey, Text};
 
 use super::follow::Condition;
 use super::keeper::News;
@@ -27,6 +27,9 @@ pub(super) struct Collector {
     kinds: Vec<KindState>,
     findings: BTreeMap<ObjectKey, Vec<Diagnostic>>,
     changes: Vec<Change>,
+    trust_domains: BTreeMap<ClusterId, Text>,
+    /// Whether these were told.
+    trusted: bool,
     /// What was last told, apart from changes.
     told: Option<(Vec<Diagnostic>, Vec<String>)>,
 }
@@ -34,6 +37,8 @@ pub(super) struct Collector {
 #[derive(Debug)]
 struct KindState {
     kind: Kind,
+    /// What follows if it may not be read, if it is not that there is none.
+    otherwise: Option<&'static str>,
     condition: Option<Condition>,
     /// Whether it was once known what there is.
     synced: bool,
@@ -43,6 +48,18 @@ struct KindState {
 }
 
 impl KindState {
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            otherwise: None,
+            condition: None,
+            synced: false,
+            objects: 0,
+            down_since: None,
+            forbidden_since: None,
+        }
+    }
+
     /// Whether it is not waited for.
     fn is_settled(&self, now: Instant) -> bool {
         let forbidden = |since| now.duration_since(since) >= FORBIDDEN_FOR;
@@ -69,20 +86,14 @@ impl KindState {
 
 impl Collector {
     pub(super) fn new(server: &str, kinds: impl IntoIterator<Item = Kind>) -> Self {
-        let state = |kind| KindState {
-            kind,
-            condition: None,
-            synced: false,
-            objects: 0,
-            down_since: None,
-            forbidden_since: None,
-        };
         Self {
             server: server.to_owned(),
             cluster: "the cluster".to_owned(),
-            kinds: kinds.into_iter().map(state).collect(),
+            kinds: kinds.into_iter().map(KindState::new).collect(),
             findings: BTreeMap::new(),
             changes: Vec::new(),
+            trust_domains: BTreeMap::new(),
+            trusted: true,
             told: None,
         }
     }
@@ -92,6 +103,22 @@ impl Collector {
     pub(super) fn of(mut self, cluster: &str) -> Self {
         self.cluster = format!("cluster {cluster}");
         self
+    }
+
+    /// The same, which reads one kind more, for a purpose of its own: what follows if it may not be read.
+    #[must_use]
+    pub(super) fn and(mut self, kind: Kind, otherwise: &'static str) -> Self {
+        self.kinds.push(KindState {
+            otherwise: Some(otherwise),
+            ..KindState::new(kind)
+        });
+        self
+    }
+
+    /// Takes in what is known of trust domains.
+    pub(super) fn trust(&mut self, domains: BTreeMap<ClusterId, Text>) {
+        self.trusted &= self.trust_domains == domains;
+        self.trust_domains = domains;
     }
 
     /// Takes in what the task of a kind has learned; returns how that kind is now, for the status.
@@ -151,13 +178,15 @@ impl Collector {
             .told
             .as_ref()
             .is_some_and(|(told, waited)| *told == diagnostics && *waited == waiting_for);
-        if same && self.changes.is_empty() {
+        let trusted = std::mem::replace(&mut self.trusted, true);
+        if same && trusted && self.changes.is_empty() {
             return None;
         }
         self.told = Some((diagnostics.clone(), waiting_for.clone()));
         Some(Batch {
             changes: std::mem::take(&mut self.changes),
             diagnostics,
+            trust_domains: self.trust_domains.clone(),
             synced: waiting_for.is_empty(),
             waiting_for,
         })
@@ -190,7 +219,9 @@ impl Collector {
         let mut all: Vec<Diagnostic> = self.findings.values().flatten().cloned().collect();
         for kind in &self.kinds {
             if let Some(Condition::Forbidden(reason)) = &kind.condition {
-                let effect = if kind.objects == 0 {
+                let effect = if let Some(otherwise) = kind.otherwise {
+                    otherwise.to_owned()
+                } else if kind.objects == 0 {
                     format!(
                         "no {} of {} is in effect; it is tried again",
                         kind.kind, self.cluster
@@ -330,5 +361,27 @@ mod tests {
         assert_eq!(collector.batch(now).unwrap().diagnostics.len(), 1);
         collector.take(0, wrong(Vec::new()), now);
         assert_eq!(collector.batch(now).unwrap().diagnostics, []);
+    }
+
+    #[test]
+    fn a_trust_domain_is_news() {
+        let (mut collector, now) = (Collector::new("x", [Kind::Pod]), Instant::now());
+        collector = collector.and(Kind::ConfigMap, "as before");
+        collector.take(0, news(Condition::Live), now);
+        let no = Condition::Forbidden("no".to_owned());
+        collector.take(1, news(no), now);
+        let batch = collector.batch(now).unwrap();
+        assert!(!batch.synced, "it was forbidden just now");
+        let batch = collector.batch(now + FORBIDDEN_FOR).unwrap();
+        assert!(batch.synced && batch.trust_domains.is_empty());
+        assert_eq!(batch.diagnostics[0].effect, "as before");
+        let domain = |name: &str| BTreeMap::from([(ClusterId::CONFIG, Text::from(name))]);
+        collector.trust(domain("a"));
+        collector.take(1, news(Condition::Live), now);
+        assert_eq!(collector.batch(now).unwrap().trust_domains, domain("a"));
+        collector.trust(domain("a"));
+        assert!(collector.batch(now).is_none(), "nothing new");
+        collector.trust(domain("b"));
+        assert_eq!(collector.batch(now).unwrap().trust_domains, domain("b"));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, Object, ObjectKey};
+use pilotfish_config::{Change, ClusterId, Diagnostic, Kind, Object, ObjectKey, Text};
 
 use super::clusters::SyncState;
 use super::foreign::Foreign;
@@ -60,8 +60,11 @@ pub(super) struct Fleet {
     heard: bool,
     last_number: u64,
     timeouts: u64,
-    told: Option<(Vec<Diagnostic>, Vec<String>)>,
+    told: Option<Told>,
 }
+
+/// What is told as a whole whenever it changes: findings, what is waited for, and trust domains.
+type Told = (Vec<Diagnostic>, Vec<String>, BTreeMap<ClusterId, Text>);
 
 /// One cluster. What counts is what `live` knows.
 struct Cluster {
@@ -78,6 +81,7 @@ struct Live {
     number: u64,
     keys: BTreeSet<ObjectKey>,
     diagnostics: Vec<Diagnostic>,
+    trust_domains: BTreeMap<ClusterId, Text>,
 }
 
 /// A connection of which nothing counts yet.
@@ -266,6 +270,7 @@ impl Fleet {
                         }
                     }
                     live.diagnostics = batch.diagnostics;
+                    live.trust_domains = batch.trust_domains;
                     self.changes.extend(batch.changes);
                     return Vec::new();
                 }
@@ -290,6 +295,7 @@ impl Fleet {
                         number,
                         keys,
                         diagnostics: batch.diagnostics,
+                        trust_domains: batch.trust_domains,
                     });
                     // Equal objects are no changes to the store.
                     self.changes
@@ -330,19 +336,24 @@ impl Fleet {
                 self.timeouts += 1;
             }
         }
-        let (diagnostics, waiting_for) = (self.diagnostics(), self.waiting_for());
-        let told = self.told.as_ref();
-        let same = told.is_some_and(|(d, w)| *d == diagnostics && *w == waiting_for);
-        if same && self.changes.is_empty() {
+        let now = (self.diagnostics(), self.waiting_for(), self.trust_domains());
+        if self.told.as_ref() == Some(&now) && self.changes.is_empty() {
             return None;
         }
-        self.told = Some((diagnostics.clone(), waiting_for.clone()));
+        self.told = Some(now.clone());
+        let (diagnostics, waiting_for, trust_domains) = now;
         Some(Batch {
             changes: std::mem::take(&mut self.changes),
             diagnostics,
+            trust_domains,
             synced: waiting_for.is_empty(),
             waiting_for,
         })
+    }
+
+    fn trust_domains(&self) -> BTreeMap<ClusterId, Text> {
+        let live = self.clusters.values().filter_map(|c| c.live.as_ref());
+        live.flat_map(|live| live.trust_domains.clone()).collect()
     }
 
     fn waiting_for(&self) -> Vec<String> {

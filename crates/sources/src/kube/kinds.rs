@@ -44,7 +44,7 @@ pub(super) fn watched() -> impl Iterator<Item = Kind> {
 }
 
 /// The kinds that are read from other clusters than the one of the configuration: what services, endpoints and networks
-/// follow from, and the credentials of gateways there.
+/// follow from, the credentials of gateways there, and workloads outside of it. [`trust`](super::trust) reads one more.
 pub(super) const ABROAD: &[Kind] = &[
     Kind::Namespace,
     Kind::Node,
@@ -52,6 +52,7 @@ pub(super) const ABROAD: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::Pod,
     Kind::Secret,
+    Kind::WorkloadEntry,
 ];
 
 /// Something that is listed and watched.

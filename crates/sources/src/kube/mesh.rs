@@ -16,7 +16,8 @@ use crate::MeshUpdate;
 
 /// The ConfigMap that every installation of Istio has.
 const NAME: &str = "istio";
-const MESH: &str = "mesh";
+/// The key of the mesh configuration in it.
+pub(super) const MESH: &str = "mesh";
 const NETWORKS: &str = "meshNetworks";
 
 /// Where the settings of the mesh are.
@@ -37,11 +38,16 @@ pub struct MeshMaps {
 impl MeshMaps {
     /// The ConfigMaps, the one that counts most last.
     fn names(&self) -> Vec<String> {
-        let own = match self.revision.as_str() {
-            "" | "default" => NAME.to_owned(),
-            revision => format!("{NAME}-{revision}"),
-        };
+        let own = name(&self.revision);
         self.shared.iter().cloned().chain([own]).collect()
+    }
+}
+
+/// The ConfigMap of the installation of a revision.
+pub(super) fn name(revision: &str) -> String {
+    match revision {
+        "" | "default" => NAME.to_owned(),
+        revision => format!("{NAME}-{revision}"),
     }
 }
 

@@ -217,3 +217,31 @@ fn readiness_does_not_wait_for_ever() {
     patient.secrets(&secrets(&[("a", &[("west", "1")])]), now);
     assert!(!patient.batch(now + TIMEOUT * 99).unwrap().synced);
 }
+
+#[test]
+fn trust_domains_count_with_their_cluster() {
+    let (mut fleet, now) = (fleet(), Instant::now());
+    let trusted = |domain: &str, synced| Batch {
+        trust_domains: BTreeMap::from([(ClusterId::named("west").unwrap(), Text::from(domain))]),
+        ..learned(Vec::new(), synced)
+    };
+    let told = |fleet: &mut Fleet| -> Option<Vec<String>> {
+        let all = fleet.batch(now)?.trust_domains.into_values();
+        Some(all.map(|domain| domain.to_string()).collect())
+    };
+    fleet.secrets(&secrets(&[("a", &[("west", "1")])]), now);
+    fleet.learned(1, trusted("one", false));
+    assert_eq!(told(&mut fleet).unwrap(), [""; 0], "nothing counts yet");
+    fleet.learned(1, trusted("one", true));
+    assert_eq!(told(&mut fleet).unwrap(), ["one"]);
+    fleet.learned(1, trusted("two", true));
+    assert_eq!(told(&mut fleet).unwrap(), ["two"]);
+    // New credentials that cannot read it yet.
+    fleet.secrets(&secrets(&[("a", &[("west", "2")])]), now);
+    fleet.learned(2, learned(Vec::new(), false));
+    assert_eq!(told(&mut fleet), None);
+    fleet.learned(2, trusted("two", true));
+    assert_eq!(told(&mut fleet), None, "nothing new");
+    fleet.secrets(&BTreeMap::new(), now);
+    assert_eq!(told(&mut fleet).unwrap(), [""; 0]);
+}
