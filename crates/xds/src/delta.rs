@@ -13,7 +13,7 @@ use crate::bundle::Bundle;
 use crate::frame::{Bundles, Frames, delta_response, whole};
 use crate::health::Health;
 use crate::nonce::Nonce;
-use crate::proof::Early;
+use crate::proof::{Basis, Doubt, Mark, Marks};
 use crate::question::{Answer, Question};
 use crate::resource::{Version, View};
 use crate::session::{
@@ -27,7 +27,10 @@ use crate::watch::{Item, Watch};
 #[derive(Debug)]
 pub struct Session {
     watches: Watches,
-    early: Early,
+    /// The client came without clusters.
+    is_new: bool,
+    doubt: Doubt,
+    marks: Marks,
 }
 
 impl Protocol for Session {
@@ -36,7 +39,9 @@ impl Protocol for Session {
     fn new(config: SessionConfig) -> Self {
         Self {
             watches: Watches::new(config),
-            early: Early::default(),
+            is_new: false,
+            doubt: Doubt::default(),
+            marks: Marks::default(),
         }
     }
 
@@ -115,7 +120,8 @@ impl Protocol for Session {
             return None;
         }
         let pool = self.watches.pool().clone();
-        let basis = self.watches.basis(type_url);
+        let nonce = self.watches.next_nonce();
+        let basis = self.basis(type_url, nonce);
         let watch = self.watches.get_mut(type_url)?;
         let (bundles, removed) = if let Some(first) = watch.first(&view, &pool, &basis) {
             (first.bundles, first.missing)
@@ -140,15 +146,8 @@ impl Protocol for Session {
             )
         };
         if *type_url == TypeUrl::Cluster {
-            let sent = bundles.iter().flat_map(|b| &b.resources);
-            let sent = sent.map(|r| &r.name);
-            if self.watches.get(&TypeUrl::Endpoints).is_some() {
-                self.watches.clusters_sent(sent);
-            } else {
-                self.early.add(sent);
-            }
+            self.clusters_sent(&view, &bundles, &basis);
         }
-        let nonce = self.watches.next_nonce();
         let version = Bundle::version_of(&bundles);
         self.watches
             .get_mut(type_url)?
@@ -189,23 +188,78 @@ fn respond(type_url: &TypeUrl, nonce: Nonce, bundles: Bundles, removed: &[Text])
 }
 
 impl Session {
+    /// What the versions of a type are made from in a response. Of clusters that is the first section, which is the same for
+    /// many clients; endpoints whose cluster is in another one are sent on every stream.
+    fn basis(&mut self, type_url: &TypeUrl, nonce: Nonce) -> Basis {
+        match type_url {
+            TypeUrl::Cluster => {
+                if self.is_certain() {
+                    self.doubt = Doubt::default();
+                }
+                if self.doubt.is_empty() {
+                    Basis::Content
+                } else {
+                    Basis::Doubt(self.doubt.clone(), Mark::of(nonce))
+                }
+            }
+            TypeUrl::Endpoints => {
+                let clusters = self.watches.get(&TypeUrl::Cluster);
+                let clusters = clusters.filter(|w| w.subscription().is_wildcard());
+                let sent = clusters.and_then(|w| w.base().main());
+                Basis::Clusters(sent.cloned().unwrap_or_default(), self.marks.clone())
+            }
+            _ => Basis::Content,
+        }
+    }
+
+    /// Whether the client is known to hold the clusters that it was sent, and endpoints that came after them.
+    fn is_certain(&self) -> bool {
+        let clusters = self.watches.get(&TypeUrl::Cluster);
+        let endpoints = self.watches.get(&TypeUrl::Endpoints);
+        clusters.is_some_and(Watch::is_certain) && endpoints.map_or(self.is_new, Watch::is_certain)
+    }
+
+    /// Clusters are being sent: takes note of the marks under which the client holds these and others, and of whose endpoints
+    /// have to follow.
+    fn clusters_sent(&mut self, view: &View, bundles: &Bundles, basis: &Basis) {
+        let mut marked = Vec::new();
+        if let Some(watch) = self.watches.get(&TypeUrl::Cluster) {
+            let brought = watch.brought().filter_map(|(name, version)| {
+                let is = &view.get(name)?.version;
+                let mark = version.mark_of(*is);
+                (version.is_content_of(*is) && mark != Mark::default())
+                    .then(|| (mark, name.clone()))
+            });
+            marked.extend(brought);
+        }
+        let sent = || bundles.iter().flat_map(|b| &b.resources).map(|r| &r.name);
+        let mark = |name: &Text| match basis {
+            Basis::Doubt(doubt, mark) if doubt.has(name) => *mark,
+            _ => Mark::default(),
+        };
+        if !self.marks.is_empty() || matches!(basis, Basis::Doubt(..)) {
+            marked.extend(sent().map(|name| (mark(name), name.clone())));
+        }
+        if !marked.is_empty() {
+            self.marks.set(marked, &self.watches.pool().names);
+        }
+        self.doubt.add(sent());
+        self.watches.clusters_sent(sent());
+    }
+
     /// The first request of a type. Its nonce, if it has one, is of another stream and means nothing.
     fn start(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) {
-        if *type_url == TypeUrl::Cluster && request.initial_resource_versions.is_empty() {
-            self.early = Early::All;
-        }
-        let early = match type_url {
-            TypeUrl::Endpoints => std::mem::take(&mut self.early),
-            _ => Early::default(),
-        };
         let initial: BTreeMap<Text, Option<Version>> = request
             .initial_resource_versions
             .iter()
-            .map(|(name, version)| {
-                let held = Version::parse(version).filter(|_| !early.has(name));
-                (Text::from(name.as_str()), held)
-            })
+            .map(|(name, version)| (Text::from(name.as_str()), Version::parse(version)))
             .collect();
+        if *type_url == TypeUrl::Cluster {
+            self.is_new = initial.is_empty();
+            if !self.is_new {
+                self.doubt = Doubt::All;
+            }
+        }
         let mut watch = Watch::new(type_url, initial);
         let unsubscribes_all = request
             .resource_names_unsubscribe
@@ -226,6 +280,12 @@ impl Session {
             .subscription
             .replace(self.watches.pool().names.adopt(names));
         self.watches.start(type_url, watch);
+        // Who came without clusters is sent them without marks: endpoints of an earlier stream look like those to come.
+        if self.is_new
+            && let Some(endpoints) = self.watches.get_mut(&TypeUrl::Endpoints)
+        {
+            endpoints.distrust();
+        }
     }
 
     /// Any later request. A subscription counts whatever response the client had seen when it sent it.

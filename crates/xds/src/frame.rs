@@ -449,12 +449,12 @@ mod tests {
             all.push(resource("large", 3 * PIECE));
             all.push(resource("small", 10));
             let clusters: ResourceSet = all.iter().skip(1).cloned().collect();
-            let basis = Basis::Clusters(clusters);
+            let basis = Basis::Clusters(clusters, Default::default());
             let bundle = Bundle::new(all.clone(), Vec::new(), &basis);
             let delta = delta_response("t", "n", Bundles::from_iter([bundle.clone()]), &[]);
             let delta = DeltaDiscoveryResponse::decode(checked(&delta)).unwrap();
             for (got, want) in delta.resources.iter().zip(&all) {
-                let stamp = basis.proof(want).unwrap_or(want.version);
+                let stamp = basis.after_cluster(want).unwrap_or(want.version);
                 assert_eq!(stamp == want.version, *want.name == *"f0");
                 assert_eq!(
                     (&*got.name, &got.version),

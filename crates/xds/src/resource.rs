@@ -15,6 +15,7 @@ use imbl::ordmap::DiffItem;
 use smallvec::SmallVec;
 
 use crate::packed::{Content, Packer};
+use crate::proof::Mark;
 
 /// Hash of a resource's content; equal bytes have equal versions across restarts and replicas, so that a proxy that
 /// reconnects elsewhere is sent nothing it already holds.
@@ -36,6 +37,21 @@ impl Version {
             &self.0.to_le_bytes(),
             first.0,
         ))
+    }
+
+    /// The version under which this content is sent if it has to be told from other times.
+    pub(crate) fn marked(self, mark: Mark) -> Self {
+        Self(self.0 ^ u64::from(mark.0))
+    }
+
+    /// The mark in a version of this content.
+    pub(crate) fn mark_of(self, content: Self) -> Mark {
+        Mark((self.0 ^ content.0) as u16)
+    }
+
+    /// Whether this is a version of that content, marked or not.
+    pub(crate) fn is_content_of(self, content: Self) -> bool {
+        (self.0 ^ content.0) >> u16::BITS == 0
     }
 
     /// What `Display` writes.

@@ -14,7 +14,6 @@ use crate::bundle::Pool;
 use crate::frame::Frames;
 use crate::health::Health;
 use crate::nonce::{Nonce, Nonces};
-use crate::proof::Basis;
 use crate::question::{Answer, Question};
 use crate::type_url::TypeUrl;
 use crate::watch::Watch;
@@ -237,18 +236,6 @@ impl Watches {
         if let Some(watch) = self.types.get_mut(type_url) {
             watch.subscription.share(&self.config.pool.names);
         }
-    }
-
-    /// What the versions of a type are made from in incremental responses. Of clusters that is the first section, which is
-    /// the same for many clients; endpoints whose cluster is in another one are sent on every stream.
-    pub(crate) fn basis(&self, type_url: &TypeUrl) -> Basis {
-        if *type_url != TypeUrl::Endpoints {
-            return Basis::Content;
-        }
-        let clusters = self.types.get(&TypeUrl::Cluster);
-        let clusters = clusters.filter(|w| w.subscription.is_wildcard());
-        let sent = clusters.and_then(|w| w.base().main());
-        Basis::Clusters(sent.cloned().unwrap_or_default())
     }
 
     /// Clusters were sent: their endpoints have to follow even if unchanged, or the clusters never finish warming.

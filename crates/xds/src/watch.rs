@@ -176,6 +176,31 @@ impl Watch {
         !self.refresh.is_empty()
     }
 
+    /// Whether the client is known to hold what it was sent, all of it and nothing else.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.initial.is_none()
+            && self.unanswered.is_empty()
+            && self.suspects.is_empty()
+            && self.rejected.is_none()
+            && self.refresh.is_empty()
+            && self.owed.is_empty()
+            && self.lingering.is_empty()
+    }
+
+    /// What the client brought along and still holds if the first response says nothing else, with versions that it
+    /// reported.
+    pub(crate) fn brought(&self) -> impl Iterator<Item = (&Text, Version)> {
+        let initial = self.initial.iter().flatten();
+        initial.filter_map(|(name, version)| version.map(|version| (name, version)))
+    }
+
+    /// No version that the client brought along is proof of anything.
+    pub(crate) fn distrust(&mut self) {
+        for version in self.initial.iter_mut().flat_map(BTreeMap::values_mut) {
+            *version = None;
+        }
+    }
+
     /// Whether resources wait to be withdrawn.
     pub fn is_lingering(&self) -> bool {
         !self.lingering.is_empty()
@@ -401,7 +426,7 @@ impl Watch {
     ) {
         let differs = |r: &Arc<Resource>| {
             let held = initial.get(&r.name).copied().flatten();
-            held.is_none() || held != basis.proof(r)
+            !held.is_some_and(|held| basis.is_proof(held, r))
         };
         if self.subscription.is_wildcard() {
             items.extend(view.iter().filter(|r| differs(r)).cloned().map(Item::Set));
@@ -442,7 +467,7 @@ impl Watch {
             && self.owed.is_empty();
         // Under a wildcard a name that was asked for by itself has its own answer.
         let plain = !self.subscription.is_wildcard() || self.asked.is_empty();
-        (holds_nothing && plain)
+        (holds_nothing && plain && basis.is_common())
             .then(|| self.select(view, pool, basis))
             .flatten()
     }

@@ -219,12 +219,9 @@ pub(crate) struct Envoy {
     sides: BTreeMap<TypeUrl, Side>,
     up: VecDeque<Request>,
     down: VecDeque<Sent>,
-    /// The clusters in use, with their versions. One that is new or changed is used once its endpoints have come after it;
-    /// until then that is the one before it, if any.
+    /// The clusters that came last and are in use, with their versions. One that is new or changed is used once its
+    /// endpoints have come after it, even if it is what was in use before the last one.
     active: BTreeMap<String, String>,
-    /// Clusters, with their versions, that it has refused to take. Nobody can tell whether endpoints that came along were
-    /// of any use if it takes them another time.
-    refused: BTreeSet<(String, String)>,
 }
 
 impl Envoy {
@@ -239,7 +236,6 @@ impl Envoy {
             up: VecDeque::new(),
             down: VecDeque::new(),
             active: BTreeMap::new(),
-            refused: BTreeSet::new(),
         };
         envoy.reconnect(engine, false);
         envoy
@@ -429,9 +425,6 @@ impl Envoy {
         for (i, mut held) in resources.into_iter().enumerate() {
             let name = held.body.name.clone();
             if !answer.takes(i) || !side.wants(&t, &name) {
-                if t == Cluster {
-                    self.refused.insert((name, held.body.version.clone()));
-                }
                 continue;
             }
             if t == Endpoints && rejects {
@@ -474,7 +467,11 @@ impl Envoy {
     /// Endpoints have come: their clusters are used from now on, and so are those that need none.
     fn warm(&mut self, endpoints: &BTreeSet<String>) {
         let clusters = &self.sides[&Cluster].held;
-        self.active.retain(|name, _| clusters.contains_key(name));
+        let is_last = |name: &String, version: &String| {
+            let held = clusters.get(name);
+            held.is_some_and(|held| held.body.version == *version)
+        };
+        self.active.retain(|name, version| is_last(name, version));
         for (name, held) in clusters {
             let mut sets = held.body.refs.iter().filter(|(of, _)| *of == Endpoints);
             if sets.all(|(_, name)| endpoints.contains(name)) {
@@ -489,9 +486,7 @@ impl Envoy {
         let clusters = self.sides[&Cluster].held.iter();
         let cold = |(name, held): &(&String, &Held)| {
             let (name, version) = ((*name).clone(), held.body.version.clone());
-            endpoints.contains_key(&name)
-                && self.active.get(&name) != Some(&version)
-                && !self.refused.contains(&(name, version))
+            endpoints.contains_key(&name) && self.active.get(&name) != Some(&version)
         };
         clusters.filter(cold).map(|(name, _)| name).next()
     }
@@ -504,10 +499,14 @@ impl Envoy {
             let each = response.resources.into_iter().map(|r| {
                 let body = known.body(t, &r.resource.unwrap());
                 assert_eq!(r.name, body.name, "the name of what is in it");
-                // Those of endpoints tell of their clusters, too.
-                if *t != Endpoints {
-                    assert_eq!(r.version, body.version, "the version of what is in it");
-                }
+                // Those of endpoints tell of their clusters, too, and those of clusters may be marked.
+                let digits = match t {
+                    Endpoints => 0,
+                    Cluster => 12,
+                    _ => body.version.len(),
+                };
+                let (said, is) = (&r.version[..digits], &body.version[..digits]);
+                assert_eq!(said, is, "the version of what is in it");
                 Held {
                     body,
                     version: r.version,
@@ -622,7 +621,6 @@ impl Envoy {
         }
         if !keeps {
             self.active.clear();
-            self.refused.clear();
         }
         self.start(&Cluster);
         if keeps || self.habits.hasty {
