@@ -478,15 +478,15 @@ impl<V: Variant> Link<V> {
         }
     }
 
-    /// The stream breaks after so many responses of a push have come, by which a cluster changes.
-    fn break_off(&mut self, cluster: &str, content: u8, after: u8) {
+    /// The stream breaks after so many responses of a push have come, by which a cluster changes. The first may be refused.
+    fn break_off(&mut self, cluster: &str, content: u8, after: u8, takes: bool) {
         self.deliver();
         self.world.change(&Cluster, cluster, content);
         for t in &TYPES {
             self.push_paced(t);
         }
-        for _ in 0..after {
-            self.client_reads(1);
+        for at in 0..after {
+            self.client_reads(u8::from(takes || at > 0));
         }
         self.reconnect();
     }
@@ -503,7 +503,15 @@ impl<V: Variant> Link<V> {
             12 | 13 => self.push_paced(&t),
             14 => self.withdraw(&t),
             _ if x % 8 == 0 => self.reconnect(),
-            _ if x % 8 < 3 => self.break_off(name, 2 + x / 8 % 2 * 2, x / 16 % 4),
+            _ if x % 8 < 3 => {
+                self.break_off(name, 2 + x / 8 % 2 * 2, x / 16 % 4, kind & 16 == 0);
+                // It may break once more before endpoints come.
+                for _ in 0..kind / 32 % 3 {
+                    self.server_reads();
+                    self.client_reads(1);
+                    self.reconnect();
+                }
+            }
             _ if self.started(&t) => self.up.push_back(V::nonsense(&t, x)),
             _ => {}
         }
