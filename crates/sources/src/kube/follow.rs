@@ -286,7 +286,12 @@ impl<'a, K: Keep> Follower<'a, K> {
                     self.link.renew(generation).await;
                     (Condition::Down(reason.clone()), backoff.next(chance))
                 }
-                Fault::Busy(reason, asked) => {
+                Fault::Busy(reason, asked) | Fault::Broken(reason, asked) => {
+                    if matches!(fault, Fault::Broken(..)) && !self.progress {
+                        // The same as with those that are dead: what the server had may be put back meanwhile. One that
+                        // is only busy has what it had, and lists would make it no better.
+                        self.resume = None;
+                    }
                     let wait = match asked {
                         Some(asked) => (*asked).min(LONGEST).mul_f64(1.0 + chance / 2.0),
                         None => backoff.next(chance),

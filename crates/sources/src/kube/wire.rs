@@ -41,11 +41,13 @@ pub(super) enum Fault {
     Conflict(String),
     /// Not now.
     Busy(String, Option<Duration>),
+    /// The server cannot do its work, for instance because its storage is away.
+    Broken(String, Option<Duration>),
     /// The request is one that this server does not understand.
     Unsupported(String),
     /// The server cannot be reached.
     Unreachable(String),
-    /// Anything else: an error of the server, an answer that ends early or cannot be read.
+    /// Anything else: an answer that ends early or cannot be read.
     Failed(String),
 }
 
@@ -59,6 +61,7 @@ impl Fault {
             | Self::Unauthorized(reason)
             | Self::Conflict(reason)
             | Self::Busy(reason, _)
+            | Self::Broken(reason, _)
             | Self::Unsupported(reason)
             | Self::Unreachable(reason)
             | Self::Failed(reason) => reason,
@@ -132,7 +135,7 @@ fn classify(status: &Status, retry_after: Option<Duration>) -> Fault {
         404 => Fault::Absent(reason),
         409 => Fault::Conflict(reason),
         429 => Fault::Busy(reason, wait),
-        500..=599 if wait.is_some() => Fault::Busy(reason, wait),
+        500..=599 => Fault::Broken(reason, wait),
         400 | 405 | 406 | 415 | 422 => Fault::Unsupported(reason),
         _ => Fault::Failed(reason),
     }
@@ -693,7 +696,7 @@ mod tests {
         assert!(matches!(status(r#"{"code":422}"#), Fault::Unsupported(_)));
         assert_eq!(
             status(r#"{"code":500}"#),
-            Fault::Failed("500 Internal Server Error".to_owned())
+            Fault::Broken("500 Internal Server Error".to_owned(), None)
         );
     }
 

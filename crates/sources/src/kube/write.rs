@@ -52,11 +52,14 @@ impl From<Fault> for Refusal {
             Fault::Absent(reason) => Self::Absent(reason),
             Fault::Forbidden(reason) => Self::Forbidden(reason),
             Fault::Unsupported(reason) => Self::Invalid(reason),
-            Fault::Busy(reason, wait) => Self::Busy(reason, wait),
+            Fault::Busy(reason, wait) | Fault::Broken(reason, wait @ Some(_)) => {
+                Self::Busy(reason, wait)
+            }
             Fault::Expired(reason)
             | Fault::Behind(reason)
             | Fault::Unauthorized(reason)
             | Fault::Unreachable(reason)
+            | Fault::Broken(reason, None)
             | Fault::Failed(reason) => Self::Failed(reason),
         }
     }
