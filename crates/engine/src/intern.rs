@@ -1,13 +1,13 @@
 //! One encoding for equal pieces, whoever asked for them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, Weak};
 
 use pilotfish_config::ObjectKey;
 use pilotfish_mesh::{Fact, Text};
 use rustc_hash::FxHashMap;
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 /// Values by the hash of what they are made from. Holds them weakly: a value lives as long as some sheet uses it.
 #[derive(Debug)]
@@ -33,16 +33,27 @@ impl<V> Default for Interner<V> {
     }
 }
 
+/// What keys are hashed with. Somebody who writes configuration must not be able to make two pieces collide, one of them
+/// somebody else's. Keys are compared and nothing else, so that no output depends on it.
+static SECRET: LazyLock<[u8; 192]> = LazyLock::new(|| {
+    let state = RandomState::new();
+    let mut secret = [0; 192];
+    for (at, bytes) in secret.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&state.hash_one(at).to_le_bytes());
+    }
+    secret
+});
+
 /// A key that no two different inputs share in practice.
 pub(crate) fn key(parts: &impl Hash) -> u128 {
-    let mut h = Xxh3::new();
+    let mut h = Xxh3::with_secret(*SECRET);
     parts.hash(&mut h);
     h.digest128()
 }
 
 /// A number that no two different texts share in practice.
 pub(crate) fn number(text: &str) -> u128 {
-    xxh3_128(text.as_bytes())
+    xxh3_128_with_secret(text.as_bytes(), &*SECRET)
 }
 
 impl<V> Interner<V> {
