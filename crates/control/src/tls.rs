@@ -10,9 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use axum::http::header::AUTHORIZATION;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
-use pilotfish_xds::{PeerAddress, Server};
+use pilotfish_xds::Server;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -186,13 +184,13 @@ async fn connection(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     tokens: Option<Arc<Tokens>>,
-    mut told: watch::Receiver<bool>,
+    told: watch::Receiver<bool>,
 ) {
     let address = stream.peer_addr().ok();
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(target: "ads", %error, "cannot set TCP_NODELAY");
     }
-    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+    let mut stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::info!(target: "ads", peer = address.map(tracing::field::display), "TLS handshake failed: {error}");
@@ -203,12 +201,15 @@ async fn connection(
             return;
         }
     };
-    let http2 = server.http2();
+    // What is written at once is to be encrypted and sent at once; otherwise 64 kB are.
+    let session = stream.get_mut().1;
+    session.set_buffer_limit(Some(Server::<Plane>::MOST_WRITTEN));
     let certificates = stream.get_ref().1.peer_certificates();
     let identity = certificates.and_then(|chain| Identity::of_certificate(chain.first()?));
+    let service = server.service();
     let service = tower::service_fn(
         move |mut request: axum::http::Request<hyper::body::Incoming>| {
-            let service = server.service();
+            let service = service.clone();
             let (identity, tokens) = (identity.clone(), tokens.clone());
             async move {
                 let identity = match (identity, tokens) {
@@ -227,33 +228,18 @@ async fn connection(
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
                 }
-                if let Some(address) = address {
-                    request.extensions_mut().insert(PeerAddress(address));
-                }
                 service.oneshot(request).await
             }
         },
     );
-    let connection =
-        http2.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let mut connection = std::pin::pin!(connection);
-    loop {
-        tokio::select! {
-            ended = &mut connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(target: "ads", ?address, %error, "connection failed");
-                }
-                return;
-            }
-            _ = told.changed() => connection.as_mut().graceful_shutdown(),
-        }
-    }
+    server.speak(stream, address, service, told).await;
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
 
+    use hyper_util::rt::TokioIo;
     use pilotfish_config::{Change, Store, parse};
     use pilotfish_protos::envoy::config::core::v3::Node;
     use pilotfish_protos::envoy::service::discovery::v3 as discovery;

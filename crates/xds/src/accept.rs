@@ -1,4 +1,4 @@
-//! The plaintext transport: accepts TCP connections and speaks HTTP/2 on them.
+//! The plaintext transport: accepts TCP connections and speaks HTTP/2 on them; and how any connection is served.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tower::{Service, ServiceExt};
+use tower::{BoxError, Service, ServiceExt};
 
 use crate::configuration::Configuration;
 use crate::cork::cork;
@@ -116,26 +118,41 @@ pub(crate) async fn serve<C: Configuration>(
 async fn connection<C: Configuration>(
     server: Server<C>,
     stream: TcpStream,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) {
-    let limits = &server.shared.limits;
     let address = stream.peer_addr().ok();
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let limits = &server.shared.limits;
+    speak(limits, stream, address, server.service(), stopped).await;
+}
+
+/// Speaks HTTP/2 on a connection until its end, which comes soon once `stopped` changes.
+pub(crate) async fn speak<S, T, B>(
+    limits: &Limits,
+    stream: S,
+    address: Option<SocketAddr>,
+    service: T,
+    mut stopped: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: Service<http::Request<Incoming>, Response = http::Response<B>> + Clone + Send + 'static,
+    T::Error: Into<BoxError>,
+    T::Future: Send + 'static,
+    B: http_body::Body<Error: Into<BoxError>, Data: Send> + Send + 'static,
+{
     let cut = Cut::default();
     let service = {
         let cut = cut.clone();
-        server
-            .service()
-            .map_request(move |mut request: http::Request<hyper::body::Incoming>| {
-                cut.streams.fetch_add(1, Ordering::Relaxed);
-                request.extensions_mut().insert(cut.clone());
-                if let Some(address) = address {
-                    request.extensions_mut().insert(PeerAddress(address));
-                }
-                request
-            })
+        service.map_request(move |mut request: http::Request<Incoming>| {
+            cut.streams.fetch_add(1, Ordering::Relaxed);
+            request.extensions_mut().insert(cut.clone());
+            if let Some(address) = address {
+                request.extensions_mut().insert(PeerAddress(address));
+            }
+            request
+        })
     };
     let (stream, uncork) = cork(stream);
     let connection =
@@ -158,12 +175,4 @@ async fn connection<C: Configuration>(
             _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
         }
     }
-}
-
-/// The bound that `TowerToHyperService` needs, spelled out so that its absence fails here.
-#[expect(dead_code, reason = "checked by the compiler only")]
-fn is_service<C: Configuration>(
-    server: &Server<C>,
-) -> impl Service<http::Request<hyper::body::Incoming>> + use<C> {
-    server.service()
 }

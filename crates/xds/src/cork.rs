@@ -3,6 +3,7 @@
 //! HTTP/2 hands over one frame at a time and flushes each; a system call for 16 kB costs as much as one for 128 kB, and so
 //! does waking the reader. [`Corked`] takes the frames and claims to have flushed them; [`Uncork`], which polls the
 //! connection, writes what is there whenever the connection has nothing more to do. Nothing waits for a later poll.
+//! Under TLS, what is written at once is encrypted at once, into records that go out together.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,26 +13,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// How much is collected at most; a connection keeps a buffer only while its client is behind.
-const MOST: usize = 128 * 1024;
+pub(crate) const MOST: usize = 128 * 1024;
 
 thread_local! {
     /// The last buffer that was emptied on this thread: warm, and enough for all its connections.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The way out of a connection.
+/// A connection, and what is to be written to it.
 #[derive(Debug)]
-struct Out {
-    stream: OwnedWriteHalf,
+struct Out<S> {
+    stream: S,
     buffer: Vec<u8>,
     written: usize,
 }
 
-impl Out {
+impl<S: AsyncWrite + Unpin> Out<S> {
     /// Takes what fits; 0 if the buffer is full.
     fn put(&mut self, bytes: &[u8]) -> usize {
         if self.buffer.capacity() == 0 {
@@ -47,7 +46,7 @@ impl Out {
         self.buffer.len() >= MOST
     }
 
-    /// Writes everything.
+    /// Writes everything, also what the stream itself has kept or has to say.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.buffer.len() {
             let rest = &self.buffer[self.written..];
@@ -61,39 +60,35 @@ impl Out {
         if self.buffer.capacity() > 0 {
             SPARE.set(std::mem::take(&mut self.buffer));
         }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 }
 
-type Shared = Arc<Mutex<Out>>;
+/// Both ends are polled by one task, so that nobody ever waits for the lock.
+type Shared<S> = Arc<Mutex<Out<S>>>;
 
-fn lock(out: &Shared) -> MutexGuard<'_, Out> {
+fn lock<S>(out: &Shared<S>) -> MutexGuard<'_, Out<S>> {
     out.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A TCP stream whose writes are collected.
+/// A stream whose writes are collected.
 #[derive(Debug)]
-pub(crate) struct Corked {
-    read: OwnedReadHalf,
-    out: Shared,
-}
+pub(crate) struct Corked<S>(Shared<S>);
 
 /// Writes what a [`Corked`] stream has collected.
 #[derive(Debug)]
-pub(crate) struct Uncork(Shared);
+pub(crate) struct Uncork<S>(Shared<S>);
 
-pub(crate) fn cork(stream: TcpStream) -> (Corked, Uncork) {
-    let (read, stream) = stream.into_split();
+pub(crate) fn cork<S>(stream: S) -> (Corked<S>, Uncork<S>) {
     let out = Arc::new(Mutex::new(Out {
         stream,
         buffer: Vec::new(),
         written: 0,
     }));
-    let uncork = Uncork(out.clone());
-    (Corked { read, out }, uncork)
+    (Corked(out.clone()), Uncork(out))
 }
 
-impl Uncork {
+impl<S: AsyncWrite + Unpin> Uncork<S> {
     /// Polls the connection, then writes what that left.
     pub(crate) fn poll<F: Future>(
         &self,
@@ -111,17 +106,17 @@ impl Uncork {
     }
 }
 
-impl AsyncRead for Corked {
+impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(cx, into)
+        Pin::new(&mut lock(&self.0).stream).poll_read(cx, into)
     }
 }
 
-impl AsyncWrite for Corked {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -135,7 +130,7 @@ impl AsyncWrite for Corked {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut out = lock(&self.out);
+        let mut out = lock(&self.0);
         if out.is_full() {
             ready!(out.poll_drain(cx))?;
         }
@@ -159,7 +154,7 @@ impl AsyncWrite for Corked {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut out = lock(&self.out);
+        let mut out = lock(&self.0);
         ready!(out.poll_drain(cx))?;
         Pin::new(&mut out.stream).poll_shutdown(cx)
     }
@@ -170,7 +165,7 @@ mod tests {
     use std::future::poll_fn;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -212,6 +207,25 @@ mod tests {
     async fn nothing_waits_for_a_later_write() {
         let (mut client, server) = pair().await;
         let (mut corked, uncork) = cork(server);
+        let writing = tokio::spawn(async move {
+            let work = async move {
+                corked.write_all(b"hello").await?;
+                std::future::pending::<io::Result<()>>().await
+            };
+            let mut work = std::pin::pin!(work);
+            poll_fn(|cx| uncork.poll(work.as_mut(), cx)).await
+        });
+        let mut got = [0; 5];
+        client.read_exact(&mut got).await.expect("bytes");
+        assert_eq!(&got, b"hello");
+        writing.abort();
+    }
+
+    #[tokio::test]
+    async fn what_the_stream_itself_keeps_is_written_too() {
+        let (mut client, server) = pair().await;
+        // As TLS does, it holds on to what it is given until it is told to flush.
+        let (mut corked, uncork) = cork(tokio::io::BufWriter::new(server));
         let writing = tokio::spawn(async move {
             let work = async move {
                 corked.write_all(b"hello").await?;

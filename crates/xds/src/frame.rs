@@ -310,7 +310,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::proof::Basis;
+    use crate::proof::{Basis, Marks};
     use crate::resource::{Resource, ResourceSet};
 
     fn bundles(resources: &[Arc<Resource>]) -> Bundles {
@@ -449,7 +449,7 @@ mod tests {
             all.push(resource("large", 3 * PIECE));
             all.push(resource("small", 10));
             let clusters: ResourceSet = all.iter().skip(1).cloned().collect();
-            let basis = Basis::Clusters(clusters, Default::default());
+            let basis = Basis::Clusters(clusters, Marks::default());
             let bundle = Bundle::new(all.clone(), Vec::new(), &basis);
             let delta = delta_response("t", "n", Bundles::from_iter([bundle.clone()]), &[]);
             let delta = DeltaDiscoveryResponse::decode(checked(&delta)).unwrap();

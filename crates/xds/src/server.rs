@@ -1,13 +1,17 @@
 //! The server: what all streams share.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tonic::Status;
+use tower::{BoxError, Service};
 
 use crate::admission::Admission;
 use crate::bundle::Pool;
@@ -146,12 +150,28 @@ impl<C: Configuration> Server<C> {
         self.shared.registry.held(node_id)
     }
 
-    /// How a transport of the caller's own is to speak HTTP/2.
-    pub fn http2(&self) -> hyper::server::conn::http2::Builder<hyper_util::rt::TokioExecutor> {
-        crate::accept::http2(&self.shared.limits)
+    /// How much is written to a connection at once.
+    pub const MOST_WRITTEN: usize = crate::cork::MOST;
+
+    /// Speaks HTTP/2 on a connection of the caller's own until its end, which comes soon once `stopped` changes. What it
+    /// writes is collected, and a client that takes nothing is cut off.
+    pub async fn speak<S, T, B>(
+        &self,
+        stream: S,
+        address: Option<SocketAddr>,
+        service: T,
+        stopped: watch::Receiver<bool>,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        T: Service<http::Request<Incoming>, Response = http::Response<B>> + Clone + Send + 'static,
+        T::Error: Into<BoxError>,
+        T::Future: Send + 'static,
+        B: http_body::Body<Error: Into<BoxError>, Data: Send> + Send + 'static,
+    {
+        crate::accept::speak(&self.shared.limits, stream, address, service, stopped).await;
     }
 
-    /// The gRPC service, for a transport of the caller's own.
+    /// The gRPC service, for a connection of the caller's own.
     pub fn service(&self) -> Discovery<C> {
         Discovery::new(self.shared.clone())
     }
