@@ -91,12 +91,14 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     let mut serving = JoinSet::new();
     let (mut registry, mut tokens, leader) = (None, None, desk.clone());
     if let (Some(cluster), Some(reading)) = (cluster, kubernetes) {
+        let others = reading.clusters.clone();
         let link = cluster
             .start(reading, register.clone(), &inputs, &mut vital)
             .await?;
         registry = Some(link.clone());
         let (audiences, own) = (cluster.audiences.clone(), &cluster.others.own);
-        tokens = Some(Arc::new(Tokens::new(link.clone(), audiences, own)));
+        let reads = move |name: &str| others.all().iter().any(|other| other.name == name);
+        tokens = Some(Arc::new(Tokens::new(link.clone(), audiences, own, reads)));
         if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {
             let scribe = Scribe {
                 link,

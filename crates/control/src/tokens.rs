@@ -2,7 +2,8 @@
 //! they are (TokenReview).
 //!
 //! A token is neither kept nor shown: what the server said of it is remembered for a moment, under a hash of it. A token that
-//! the server does not accept is refused, and so is every token while the server cannot be asked.
+//! the server does not accept is refused, and so is every token while the server cannot be asked, or of a cluster that is
+//! not read.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -72,6 +73,8 @@ pub(crate) struct Tokens {
     audiences: Vec<String>,
     /// The name of the cluster whose server is asked.
     cluster: String,
+    /// Whether another cluster is read.
+    reads: Box<dyn Fn(&str) -> bool + Send + Sync>,
     turns: Semaphore,
     memory: Mutex<Memory>,
 }
@@ -81,8 +84,10 @@ impl Tokens {
         reviewer: impl Reviewer + 'static,
         audiences: Vec<String>,
         cluster: &str,
+        reads: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) -> Self {
         Self {
+            reads: Box::new(reads),
             reviewer: Box::new(reviewer),
             audiences,
             cluster: cluster.to_owned(),
@@ -91,14 +96,19 @@ impl Tokens {
         }
     }
 
-    /// Whose token comes with a request; `None` if none does, or one of another cluster, of which nobody is asked.
+    /// Whose token comes with a request; `None` if none does, or one of another cluster that is read, of which nobody is asked.
     pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Option<Identity>, Status> {
         let Some(token) = bearer(headers) else {
             return Ok(None);
         };
-        let cluster = headers.get(CLUSTER).and_then(|value| value.to_str().ok());
-        if cluster.is_some_and(|name| !name.is_empty() && name != self.cluster) {
-            return Ok(None);
+        if let Some(name) = cluster(headers).filter(|name| *name != self.cluster) {
+            if (self.reads)(name) {
+                return Ok(None);
+            }
+            let name: String = name.chars().take(100).collect();
+            return Err(Status::unauthenticated(format!(
+                "authentication failed: the token is said to be of cluster {name:?}, which is not read here"
+            )));
         }
         match self.verdict(token).await? {
             Verdict::Account(identity) => Ok(Some(identity)),
@@ -192,6 +202,14 @@ fn hash(token: &str) -> Hash {
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     values.find_map(|value| value.to_str().ok()?.strip_prefix("Bearer "))
+}
+
+/// The cluster that a caller names. Who names several, or none, is taken to be in the one whose server is asked, as by istiod.
+fn cluster(headers: &HeaderMap) -> Option<&str> {
+    let mut names = headers.get_all(CLUSTER).iter();
+    let (first, more) = (names.next()?, names.next());
+    let name = first.to_str().ok()?;
+    (more.is_none() && !name.is_empty()).then_some(name)
 }
 
 /// What an answered TokenReview says. The server must have compared audiences: one that knows none names none.
@@ -309,7 +327,8 @@ mod tests {
 
     fn tokens() -> (Tokens, Fake) {
         let fake = Fake::default();
-        let tokens = Tokens::new(fake.clone(), vec!["istio-ca".to_owned()], "own");
+        let audiences = vec!["istio-ca".to_owned()];
+        let tokens = Tokens::new(fake.clone(), audiences, "own", |name| name == "far");
         (tokens, fake)
     }
 
@@ -352,8 +371,20 @@ mod tests {
         for none in [headers(&[]), headers(&[basic]), elsewhere] {
             assert_eq!(tokens.identify(&none).await.unwrap(), None);
         }
-        let here = headers(&[("authorization", "Bearer good"), ("clusterid", "own")]);
-        assert!(tokens.identify(&here).await.unwrap().is_some() && asked() == 3);
+        let token = ("authorization", "Bearer good");
+        let here = headers(&[token, ("clusterid", "own")]);
+        let several = headers(&[token, ("clusterid", "far"), ("clusterid", "x")]);
+        for own in [here, several] {
+            assert!(tokens.identify(&own).await.unwrap().is_some() && asked() == 3);
+        }
+        // Of a cluster that is not read, it is refused unseen.
+        let nowhere = headers(&[token, ("clusterid", "nowhere")]);
+        let refused = tokens.identify(&nowhere).await.unwrap_err();
+        assert_eq!((refused.code(), asked()), (Code::Unauthenticated, 3));
+        assert!(refused.message().contains("nowhere") && !refused.message().contains("good"));
+        // Who shows no token may say what he likes.
+        let silent = headers(&[("clusterid", "nowhere")]);
+        assert_eq!(tokens.identify(&silent).await.unwrap(), None);
     }
 
     #[tokio::test]
