@@ -365,11 +365,11 @@ const LATER: &[(&str, &str)] = &[
     ),
     (
         "cluster_registries_namespace",
-        "other clusters come with a later release",
+        "Secrets that name other clusters are read in --namespace",
     ),
     (
         "cluster_aliases",
-        "other clusters come with a later release",
+        "a cluster has one name: the key in the Secret that names it",
     ),
     ("cni_namespace", "nothing here depends on it"),
     ("profile", "there are no profiling pages"),

@@ -97,8 +97,13 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
             .await?;
         registry = Some(link.clone());
         let (audiences, own) = (cluster.audiences.clone(), &cluster.others.own);
-        let reads = move |name: &str| others.all().iter().any(|other| other.name == name);
-        tokens = Some(Arc::new(Tokens::new(link.clone(), audiences, own, reads)));
+        let elsewhere = move |name: &str| others.link(name).map(|link| Box::new(link) as _);
+        tokens = Some(Arc::new(Tokens::new(
+            link.clone(),
+            audiences,
+            own,
+            elsewhere,
+        )));
         if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {
             let scribe = Scribe {
                 link,

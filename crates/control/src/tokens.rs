@@ -2,8 +2,8 @@
 //! they are (TokenReview).
 //!
 //! A token is neither kept nor shown: what the server said of it is remembered for a moment, under a hash of it. A token that
-//! the server does not accept is refused, and so is every token while the server cannot be asked, or of a cluster that is
-//! not read.
+//! the server does not accept is refused, and so is every token while the server cannot be asked. Who says to be of another
+//! cluster is asked about there; of one that is not read, every token is refused.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use pilotfish_mesh::Text;
 use pilotfish_sources::kube::{Link, Refusal};
-use ring::digest::{SHA256, digest};
+use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -59,6 +59,9 @@ enum Verdict {
 
 type Hash = [u8; 32];
 
+/// Finds who knows the tokens of another cluster, if it is read.
+type Elsewhere = dyn Fn(&str) -> Option<Box<dyn Reviewer>> + Send + Sync;
+
 #[derive(Default)]
 struct Memory {
     /// Answers, and until when they count.
@@ -73,9 +76,10 @@ pub(crate) struct Tokens {
     audiences: Vec<String>,
     /// The name of the cluster whose server is asked.
     cluster: String,
-    /// Whether another cluster is read.
-    reads: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    elsewhere: Box<Elsewhere>,
     turns: Semaphore,
+    /// The same for other clusters, whose servers may be slow: who belongs here does not wait for them.
+    turns_elsewhere: Semaphore,
     memory: Mutex<Memory>,
 }
 
@@ -84,33 +88,40 @@ impl Tokens {
         reviewer: impl Reviewer + 'static,
         audiences: Vec<String>,
         cluster: &str,
-        reads: impl Fn(&str) -> bool + Send + Sync + 'static,
+        elsewhere: impl Fn(&str) -> Option<Box<dyn Reviewer>> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            reads: Box::new(reads),
+            elsewhere: Box::new(elsewhere),
             reviewer: Box::new(reviewer),
             audiences,
             cluster: cluster.to_owned(),
             turns: Semaphore::new(REVIEWS),
+            turns_elsewhere: Semaphore::new(REVIEWS),
             memory: Mutex::default(),
         }
     }
 
-    /// Whose token comes with a request; `None` if none does, or one of another cluster that is read, of which nobody is asked.
+    /// Whose token comes with a request; `None` if none does.
     pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Option<Identity>, Status> {
         let Some(token) = bearer(headers) else {
             return Ok(None);
         };
-        if let Some(name) = cluster(headers).filter(|name| *name != self.cluster) {
-            if (self.reads)(name) {
-                return Ok(None);
+        let other = cluster(headers).filter(|name| *name != self.cluster);
+        let elsewhere = other.map(|name| (name, (self.elsewhere)(name)));
+        let (name, reviewer, turns) = match &elsewhere {
+            None => ("", &*self.reviewer, &self.turns),
+            Some((name, Some(reviewer))) => (*name, &**reviewer, &self.turns_elsewhere),
+            Some((name, None)) => {
+                let name: String = name.chars().take(100).collect();
+                return Err(Status::unauthenticated(format!(
+                    "authentication failed: the token is said to be of cluster {name:?}, which is not read here"
+                )));
             }
-            let name: String = name.chars().take(100).collect();
-            return Err(Status::unauthenticated(format!(
-                "authentication failed: the token is said to be of cluster {name:?}, which is not read here"
-            )));
-        }
-        match self.verdict(token).await? {
+        };
+        match self
+            .verdict(hash(name, token), token, reviewer, turns)
+            .await?
+        {
             Verdict::Account(identity) => Ok(Some(identity)),
             Verdict::Refused(reason) => Err(Status::unauthenticated(format!(
                 "authentication failed: the token is not accepted: {reason}"
@@ -118,12 +129,17 @@ impl Tokens {
         }
     }
 
-    async fn verdict(&self, token: &str) -> Result<Verdict, Status> {
-        let hash = hash(token);
+    async fn verdict(
+        &self,
+        hash: Hash,
+        token: &str,
+        reviewer: &dyn Reviewer,
+        turns: &Semaphore,
+    ) -> Result<Verdict, Status> {
         if let Some(known) = self.lock().recall(&hash) {
             return Ok(known);
         }
-        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
+        let turn = tokio::time::timeout(PATIENCE, turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
             return Err(Status::unavailable("too many tokens wait to be reviewed"));
         };
@@ -136,7 +152,7 @@ impl Tokens {
             "kind": "TokenReview",
             "spec": {"token": token, "audiences": self.audiences},
         });
-        let verdict = match self.reviewer.review(review).await {
+        let verdict = match reviewer.review(review).await {
             Ok(answer) => read(&answer, &self.audiences),
             Err(Refusal::Invalid(_)) => Verdict::Refused("it is no token".into()),
             Err(refusal) => {
@@ -193,9 +209,14 @@ impl Memory {
     }
 }
 
-fn hash(token: &str) -> Hash {
+/// What an answer is remembered under. What one cluster says of a token counts for no other.
+fn hash(cluster: &str, token: &str) -> Hash {
+    let mut context = Context::new(&SHA256);
+    for part in [cluster, "\0", token] {
+        context.update(part.as_bytes());
+    }
     let mut hash = Hash::default();
-    hash.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    hash.copy_from_slice(context.finish().as_ref());
     hash
 }
 
@@ -328,7 +349,12 @@ mod tests {
     fn tokens() -> (Tokens, Fake) {
         let fake = Fake::default();
         let audiences = vec!["istio-ca".to_owned()];
-        let tokens = Tokens::new(fake.clone(), audiences, "own", |name| name == "far");
+        let far = fake.clone();
+        let elsewhere = move |name: &str| {
+            let far: Box<dyn Reviewer> = Box::new(far.clone());
+            (name == "far").then_some(far)
+        };
+        let tokens = Tokens::new(fake.clone(), audiences, "own", elsewhere);
         (tokens, fake)
     }
 
@@ -366,9 +392,8 @@ mod tests {
             *until = Instant::now();
         }
         assert!(tokens.identify(&good).await.is_ok() && asked() == 3);
-        // Nobody is asked about nothing, or for another cluster.
-        let elsewhere = headers(&[("authorization", "Bearer good"), ("clusterid", "far")]);
-        for none in [headers(&[]), headers(&[basic]), elsewhere] {
+        // Nobody is asked about nothing.
+        for none in [headers(&[]), headers(&[basic])] {
             assert_eq!(tokens.identify(&none).await.unwrap(), None);
         }
         let token = ("authorization", "Bearer good");
@@ -377,10 +402,15 @@ mod tests {
         for own in [here, several] {
             assert!(tokens.identify(&own).await.unwrap().is_some() && asked() == 3);
         }
+        // What one cluster says counts for no other.
+        let elsewhere = headers(&[token, ("clusterid", "far")]);
+        for _ in 0..3 {
+            assert!(tokens.identify(&elsewhere).await.unwrap().is_some() && asked() == 4);
+        }
         // Of a cluster that is not read, it is refused unseen.
         let nowhere = headers(&[token, ("clusterid", "nowhere")]);
         let refused = tokens.identify(&nowhere).await.unwrap_err();
-        assert_eq!((refused.code(), asked()), (Code::Unauthenticated, 3));
+        assert_eq!((refused.code(), asked()), (Code::Unauthenticated, 4));
         assert!(refused.message().contains("nowhere") && !refused.message().contains("good"));
         // Who shows no token may say what he likes.
         let silent = headers(&[("clusterid", "nowhere")]);
@@ -422,7 +452,7 @@ mod tests {
     #[test]
     fn made_up_tokens_leave_room_for_others() {
         let mut memory = Memory::default();
-        let key = |n: usize| hash(&n.to_string());
+        let key = |n: usize| hash("", &n.to_string());
         let refused = || Verdict::Refused("x".into());
         for n in 0..REMEMBERED + 10 {
             memory.remember(key(n), refused());

@@ -131,7 +131,7 @@ spec:
         let mut store = Store::new();
         let source = store.register("test");
         let read = parse::documents(MESH, "mesh.yaml");
-        let edits = read.objects.into_iter().map(Edit::Upsert).collect();
+        let edits = read.objects.into_iter().map(Edit::upsert).collect();
         let applied = store.apply(source, edits);
         let engine = Engine::new(pilotfish_mesh::Settings::default());
         engine.apply(&applied.snapshot, &applied.changed);

@@ -440,27 +440,20 @@ struct Entries<'a> {
     context: &'a Context,
 }
 
-impl<'de> de::MapAccess<'de> for Entries<'_> {
-    type Error = DecodeError;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, DecodeError> {
+impl Entries<'_> {
+    /// Goes on to the next entry that is to be read, and returns the name it is known by, if that is not its key. Not generic,
+    /// since there would be a copy of it for every type.
+    #[inline(never)]
+    fn advance(&mut self) -> Option<Option<String>> {
         loop {
-            let Some((key, value)) = self.rest.next() else {
-                return Ok(None);
-            };
+            let (key, value) = self.rest.next()?;
+            let mut known_as = None;
             if let Some(fields) = self.fields {
                 if self.context.spelling == Spelling::CamelOrSnake && key.contains('_') {
                     let name = camel(&key);
-                    if fields.contains(&name.as_str()) && !value.is_null() {
-                        let found = seed.deserialize(Key(&name))?;
-                        self.pending = Some((key, value));
-                        return Ok(Some(found));
-                    }
+                    known_as = fields.contains(&name.as_str()).then_some(name);
                 }
-                if !fields.contains(&key.as_str()) {
+                if known_as.is_none() && !fields.contains(&key.as_str()) {
                     if let Some(unknown) = &self.context.unknown {
                         let path = Path::Key(self.path, &key).to_segments();
                         let suggestion = closest(&key, fields);
@@ -472,12 +465,25 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
                     continue;
                 }
             }
-            let found = seed
-                .deserialize(Key(&key))
-                .map_err(|error| error.at(&Path::Key(self.path, &key)))?;
             self.pending = Some((key, value));
-            return Ok(Some(found));
+            return Some(known_as);
         }
+    }
+}
+
+impl<'de> de::MapAccess<'de> for Entries<'_> {
+    type Error = DecodeError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, DecodeError> {
+        let (Some(known_as), Some((key, _))) = (self.advance(), &self.pending) else {
+            return Ok(None);
+        };
+        seed.deserialize(Key(known_as.as_deref().unwrap_or(key)))
+            .map(Some)
+            .map_err(|error| error.at(&Path::Key(self.path, key)))
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(

@@ -1,7 +1,7 @@
 //! The keeper of other clusters: watches the Secrets that name them, and holds a connection to each.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pilotfish_config::base64;
@@ -51,8 +51,25 @@ pub struct ClusterStatus {
 
 #[derive(Debug, Default)]
 struct Shown {
-    clusters: Vec<(String, String, SyncState, Vec<Status>)>,
+    clusters: Vec<Row>,
     timeouts: u64,
+}
+
+#[derive(Debug)]
+struct Row {
+    name: String,
+    secret: String,
+    sync: SyncState,
+    /// The one in effect first.
+    connections: Vec<Connection>,
+}
+
+/// A connection to a cluster.
+#[derive(Debug, Clone, Default)]
+struct Connection {
+    status: Status,
+    /// Set once it is there.
+    link: Arc<OnceLock<Link>>,
 }
 
 /// How it goes with all other clusters; cloning shares it.
@@ -63,16 +80,24 @@ impl Clusters {
     /// All of them, by name.
     pub fn all(&self) -> Vec<ClusterStatus> {
         let shown = self.lock();
-        let one = |(name, secret, sync, watches): &(String, String, SyncState, Vec<Status>)| {
-            let watches = watches.iter().flat_map(Status::watches).collect();
+        let one = |row: &Row| {
+            let watches = row.connections.iter();
             ClusterStatus {
-                name: name.clone(),
-                secret: secret.clone(),
-                sync: *sync,
-                watches,
+                name: row.name.clone(),
+                secret: row.secret.clone(),
+                sync: row.sync,
+                watches: watches.flat_map(|one| one.status.watches()).collect(),
             }
         };
         shown.clusters.iter().map(one).collect()
+    }
+
+    /// The connection to the API server of a cluster, if there is one.
+    pub fn link(&self, name: &str) -> Option<Link> {
+        let shown = self.lock();
+        let row = shown.clusters.iter().find(|row| row.name == name)?;
+        let mut connections = row.connections.iter();
+        connections.find_map(|one| one.link.get().cloned())
     }
 
     /// How often a cluster took longer to be read than readiness waits.
@@ -119,7 +144,7 @@ enum Said {
 /// What is running, by number.
 struct Running {
     task: AbortHandle,
-    status: Status,
+    connection: Connection,
 }
 
 impl RemoteClusters {
@@ -190,8 +215,8 @@ impl RemoteClusters {
                         access,
                     } => {
                         tracing::info!(target: "kubernetes", cluster = name, "reading another cluster");
-                        let status = Status::default();
-                        let (shown, timing) = (status.clone(), self.timing.clone());
+                        let connection = Connection::default();
+                        let (opened, timing) = (connection.clone(), self.timing.clone());
                         let revision = self.revision.clone();
                         let abroad = Abroad {
                             cluster,
@@ -210,8 +235,13 @@ impl RemoteClusters {
                                     return;
                                 }
                             };
+                            let Connection {
+                                status,
+                                link: known,
+                            } = opened;
+                            let _first = known.set(link.clone());
                             let source =
-                                ClusterSource::new(link, &revision, timing, shown).of(abroad);
+                                ClusterSource::new(link, &revision, timing, status).of(abroad);
                             let (sender, mut received) = mpsc::channel(4);
                             let pass_on = async {
                                 while let Some(batch) = received.recv().await {
@@ -223,7 +253,7 @@ impl RemoteClusters {
                             // It ends only when nobody receives any more.
                             let _ = tokio::join!(source.run(sender), pass_on);
                         });
-                        running.insert(number, Running { task, status });
+                        running.insert(number, Running { task, connection });
                     }
                 }
             }
@@ -241,10 +271,13 @@ impl RemoteClusters {
 
     fn show(&self, fleet: &Fleet, running: &BTreeMap<u64, Running>) {
         let row = |(name, secret, sync, numbers): (&String, &String, SyncState, Vec<u64>)| {
-            let watches = numbers.iter().filter_map(|number| running.get(number));
-            let watches = watches.map(|running| running.status.clone()).collect();
-            let secret = format!("{}/{secret}", self.namespace);
-            (name.clone(), secret, sync, watches)
+            let running = numbers.iter().filter_map(|number| running.get(number));
+            Row {
+                name: name.clone(),
+                secret: format!("{}/{secret}", self.namespace),
+                sync,
+                connections: running.map(|one| one.connection.clone()).collect(),
+            }
         };
         let clusters = fleet.rows().map(row).collect();
         *self.clusters.lock() = Shown {

@@ -84,7 +84,7 @@ mod tests {
             changes: parse::object(value, Kind::ConfigMap)
                 .objects
                 .into_iter()
-                .map(Change::Upsert)
+                .map(Change::upsert)
                 .collect(),
             ..News::default()
         }
