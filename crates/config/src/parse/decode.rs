@@ -296,6 +296,7 @@ impl Node<'_> {
             .visit_map(Entries {
                 rest: map.into_iter(),
                 pending: None,
+                known_as: None,
                 fields,
                 path: self.path,
                 context: self.context,
@@ -434,6 +435,8 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
 struct Entries<'a> {
     rest: serde_json::map::IntoIter,
     pending: Option<(String, Value)>,
+    /// The field that the key of `pending` stands for, if it is not spelled so.
+    known_as: Option<String>,
     /// The names a struct has; `None` for a map, where every key is fine and `null` is a value.
     fields: Option<&'static [&'static str]>,
     path: &'a Path<'a>,
@@ -441,12 +444,11 @@ struct Entries<'a> {
 }
 
 impl Entries<'_> {
-    /// Goes on to the next entry that is to be read, and returns the name it is known by, if that is not its key. Not generic,
-    /// since there would be a copy of it for every type.
+    /// Goes on to the next entry that is to be read; false if there is none. Not generic, since there would be a copy of it
+    /// for every type.
     #[inline(never)]
-    fn advance(&mut self) -> Option<Option<String>> {
-        loop {
-            let (key, value) = self.rest.next()?;
+    fn advance(&mut self) -> bool {
+        for (key, value) in self.rest.by_ref() {
             let mut known_as = None;
             if let Some(fields) = self.fields {
                 if self.context.spelling == Spelling::CamelOrSnake && key.contains('_') {
@@ -465,9 +467,10 @@ impl Entries<'_> {
                     continue;
                 }
             }
-            self.pending = Some((key, value));
-            return Some(known_as);
+            (self.pending, self.known_as) = (Some((key, value)), known_as);
+            return true;
         }
+        false
     }
 }
 
@@ -478,10 +481,10 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, DecodeError> {
-        let (Some(known_as), Some((key, _))) = (self.advance(), &self.pending) else {
+        let (true, Some((key, _))) = (self.advance(), &self.pending) else {
             return Ok(None);
         };
-        seed.deserialize(Key(known_as.as_deref().unwrap_or(key)))
+        seed.deserialize(Key(self.known_as.as_deref().unwrap_or(key)))
             .map(Some)
             .map_err(|error| error.at(&Path::Key(self.path, key)))
     }

@@ -48,8 +48,8 @@ fn meta(kind: Kind, metadata: super::Meta) -> Meta {
     let mut owners = metadata.owner_references.iter();
     let owner = owners.find(|owner| owner.controller == Some(true));
     Meta {
-        labels: pairs(metadata.labels),
-        annotations: pairs(annotations),
+        labels: pairs(&metadata.labels),
+        annotations: pairs(&annotations),
         created: metadata.creation_timestamp.as_ref().and_then(seconds),
         owner: owner.map(|owner| OwnerRef {
             kind: owner.kind.as_str().into(),
@@ -60,7 +60,7 @@ fn meta(kind: Kind, metadata: super::Meta) -> Meta {
     }
 }
 
-fn pairs(map: BTreeMap<String, String>) -> Labels {
+fn pairs(map: &BTreeMap<String, String>) -> Labels {
     let pairs = map.iter();
     pairs
         .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
@@ -234,7 +234,7 @@ fn service(message: super::Service) -> Option<(super::Meta, Spec)> {
         traffic_distribution: spec.traffic_distribution,
         publish_not_ready_addresses: spec.publish_not_ready_addresses,
         session_affinity: spec.session_affinity,
-        selector: pairs(spec.selector),
+        selector: pairs(&spec.selector),
         ports: all(spec.ports, port)?,
         load_balancer_ip: spec.load_balancer_ip,
         load_balancer: core::LoadBalancerStatus {
