@@ -23,8 +23,9 @@ use crate::names::{NamePool, Names};
 use crate::nonce::Nonce;
 use crate::resource::{Resource, ResourceSet, Version};
 
-/// Clusters in doubt that are remembered by name; of more than that, all are.
-const MAX_IN_DOUBT: usize = 1000;
+/// Clusters in doubt that are remembered by name; of more than that, all are. Few: a first response has all clusters of a mesh,
+/// and names take memory for every client.
+const MAX_IN_DOUBT: usize = 64;
 /// Marks that are told apart on one stream. Each is of one response, of this stream or of an earlier one, and lasts until
 /// the cluster changes; endpoints of those that are forgotten are sent again when the client comes back.
 const MAX_MARKS: usize = 16;
