@@ -129,6 +129,12 @@ impl KubeServer {
         api.processor_time()
     }
 
+    /// Has the API server collect its garbage, as whoever asks for its heap profile may wish.
+    pub fn collect_garbage(&self) -> Result<()> {
+        self.admin()?.get("/debug/pprof/heap?gc=1")?.ok()?;
+        Ok(())
+    }
+
     /// Where the API server listens.
     pub fn address(&self) -> SocketAddr {
         loopback(self.ports.api)

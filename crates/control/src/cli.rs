@@ -255,7 +255,7 @@ pub(crate) struct ServeArgs {
     pub(crate) insecure_trust_local_proxies: bool,
 
     /// How long the first change after a quiet time waits for others before it is pushed; changes that follow each other
-    /// are pushed together as $PILOT_DEBOUNCE_AFTER and $PILOT_DEBOUNCE_MAX say [default: 5ms, or $PILOT_DEBOUNCE_AFTER if set]
+    /// are pushed together as $PILOT_DEBOUNCE_AFTER and $PILOT_DEBOUNCE_MAX say [default: 2ms, or $PILOT_DEBOUNCE_AFTER if set]
     #[arg(long, value_name = "TIME", help_heading = CONNECTIONS)]
     pub(crate) first_change_wait: Option<Duration>,
     /// Send whole route tables to every proxy, instead of virtual hosts one by one to those that can take them

@@ -23,8 +23,8 @@ use crate::writer::{Origin, Plan};
 const MESH_CONFIG: &str = "./etc/istio/config/mesh";
 const MESH_NETWORKS: &str = "./etc/istio/config/meshNetworks";
 
-/// Long enough for objects that are applied together, too short to be felt.
-const FIRST_CHANGE_WAIT: Duration = Duration::from_millis(5);
+/// Too short to be felt; what follows the first change is collected for longer.
+const FIRST_CHANGE_WAIT: Duration = Duration::from_millis(2);
 
 /// The name, among what is written, of workloads that register themselves.
 const WORKLOADS: &str = "workloads";
@@ -646,7 +646,7 @@ mod tests {
         assert_eq!(
             settings.debounce,
             Debounce {
-                first: Duration::from_millis(5),
+                first: Duration::from_millis(2),
                 after: Duration::from_millis(100),
                 max: Duration::from_secs(10),
                 endpoints: true

@@ -137,7 +137,8 @@ pub(crate) enum Ref {
     Address(Text, Text),
 }
 
-/// Stands for a name in the index: it is shorter than the texts and sooner compared. Two names may have the same number, so who looks something up finds some that were not meant, and checks.
+/// Stands for a name in the index: it is shorter than the texts and sooner compared. Two names may have the same number, so
+/// who looks something up finds some that were not meant, and checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Number(u64);
 
