@@ -1,4 +1,4 @@
-//! A client of an API server that does all it asks over one connection, where the server can.
+//! A client of an API server that does all it asks over one connection, where the server can, but for long lists.
 //!
 //! kube-rs' own opens another connection, with another TLS handshake and other buffers, for every watch.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -32,37 +32,80 @@ const ALIVE: Duration = Duration::from_secs(15);
 /// How long requests wait for the greeting that goes ahead.
 const AHEAD: Duration = Duration::from_secs(1);
 
+/// Marks a request whose answer is long and has an end: it has a connection of its own meanwhile, of HTTP/1.1. In one of
+/// HTTP/2, servers hand every few kilobytes from one goroutine to the next, and all that is asked waits in one queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Long;
+
 /// Makes a client; nothing is sent yet.
 pub(super) fn client(config: Config) -> Result<Client, Box<dyn Error + Send + Sync>> {
     if config.proxy_url.is_some() {
         // Says what it can do about that.
         return Ok(Client::try_from(config)?);
     }
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(config.connect_timeout);
-    let mut tls = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http();
-    if let Some(name) = config.tls_server_name.clone() {
-        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name.try_into()?));
-    }
-    let connector = tls.enable_http1().enable_http2().wrap_connector(connector);
-    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new())
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(config.connect_timeout);
+    let tls = config.rustls_client_config()?;
+    let connector = || -> Result<_, Box<dyn Error + Send + Sync>> {
+        let tls = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
+        let mut connector = tls.https_or_http();
+        if let Some(name) = config.tls_server_name.clone() {
+            let resolver = FixedServerNameResolver::new(name.try_into()?);
+            connector = connector.with_server_name_resolver(resolver);
+        }
+        Ok(connector.enable_http1())
+    };
+    let shared = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .http2_initial_stream_window_size(WINDOW)
         .http2_initial_connection_window_size(WINDOWS)
         .http2_keep_alive_interval(IDLE)
         .http2_keep_alive_timeout(ALIVE)
-        .build(connector);
+        .build(connector()?.enable_http2().wrap_connector(tcp.clone()));
+    let own = HttpClient::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(0)
+        .build(connector()?.wrap_connector(tcp));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(Into::<Box<dyn Error + Send + Sync>>::into)
-        .service(OneAhead::new(http, greeting));
+        .service(Lanes {
+            shared: OneAhead::new(shared, greeting),
+            own,
+        });
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+type Http = HttpClient<HttpsConnector<HttpConnector>, Body>;
+
+/// Two ways to the same server.
+#[derive(Clone)]
+struct Lanes {
+    /// One connection for all, which stays.
+    shared: OneAhead<Http, Request<Body>>,
+    /// A connection for each, which is closed after the answer.
+    own: Http,
+}
+
+impl Service<Request<Body>> for Lanes {
+    type Response = <Http as Service<Request<Body>>>::Response;
+    type Error = <Http as Service<Request<Body>>>::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.shared.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match request.extensions().get::<Long>() {
+            // A client of the pool is always ready.
+            Some(Long) => Box::pin(self.own.call(request)),
+            None => self.shared.call(request),
+        }
+    }
 }
 
 /// A request to the server that another one goes to, which any server answers at once, if only with a refusal. It comes from the

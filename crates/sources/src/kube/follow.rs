@@ -17,7 +17,6 @@ use super::backoff::{Backoff, LONGEST};
 use super::link::Link;
 use super::wire::{self, Event, Events, Fault, Listing, Raw};
 
-const JSON: &str = "application/json";
 /// How often a resource that the server does not have is looked for, if nobody tells when that may have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long the server must deny a resource that had objects, until they are believed to be gone.
@@ -58,10 +57,30 @@ pub(super) struct Place {
     pub(super) stream: bool,
     /// How many objects make a page.
     pub(super) page: usize,
+    /// Whether pages may be long, so that each has a connection of its own.
+    pub(super) long: bool,
     /// The CRD that the resource needs. One without must be there.
     pub(super) definition: Option<String>,
-    /// What is accepted, if not JSON.
-    pub(super) accept: Option<&'static str>,
+    /// In which form answers are accepted.
+    pub(super) accept: Accept,
+}
+
+/// In which form lists and events are accepted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Accept {
+    pub(super) list: &'static str,
+    pub(super) event: &'static str,
+}
+
+impl Accept {
+    pub(super) const JSON: Self = Self::both("application/json");
+
+    pub(super) const fn both(form: &'static str) -> Self {
+        Self {
+            list: form,
+            event: form,
+        }
+    }
 }
 
 /// What is known of the CRDs that a server has.
@@ -334,10 +353,6 @@ impl<'a, K: Keep> Follower<'a, K> {
         self.place.paths.get(self.path).map_or("", String::as_str)
     }
 
-    fn accept(&self) -> &'static str {
-        self.place.accept.unwrap_or(JSON)
-    }
-
     fn address(&self, query: &[(&str, &str)]) -> String {
         let mut address = self.path().to_owned();
         let fields = self.place.field_selector.as_deref();
@@ -386,7 +401,8 @@ impl<'a, K: Keep> Follower<'a, K> {
                 query.push(("continue", token.as_str()));
             }
             let address = self.address(&query);
-            let (version, next) = match wire::list(client, &address, self.accept()).await? {
+            let (accept, long) = (self.place.accept.list, self.place.long);
+            let (version, next) = match wire::list(client, &address, accept, long).await? {
                 Listing::Json(text) => {
                     let page = wire::page(&text)?;
                     for object in &page.items {
@@ -447,7 +463,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             ("resourceVersionMatch", "NotOlderThan"),
             ("timeoutSeconds", &seconds),
         ]);
-        let mut events = Events::open(client, &address, self.accept()).await?;
+        let mut events = Events::open(client, &address, self.place.accept.event).await?;
         self.keep.begin();
         while let Some(bytes) = events.next(self.timing.silence).await? {
             match wire::event(events.form(), &bytes)? {
@@ -478,7 +494,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             ("resourceVersion", &version),
             ("timeoutSeconds", &seconds),
         ]);
-        let mut events = Events::open(client, &address, self.accept()).await?;
+        let mut events = Events::open(client, &address, self.place.accept.event).await?;
         self.answered = true;
         self.link.note(true);
         self.keep.report(Condition::Live);

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::connect::Long;
 use super::proto;
 
 /// The largest answer or event that is read.
@@ -357,13 +358,12 @@ fn said(body: &Bytes) -> Option<Status> {
     }
 }
 
-/// Asks for `path`; the answer is one that means success.
-async fn get(client: &Client, path: &str, accept: &str) -> Result<http::Response<Body>, Fault> {
-    let request = Request::get(path)
+/// A question for `path`.
+fn question(path: &str, accept: &str) -> Result<Request<Body>, Fault> {
+    Request::get(path)
         .header(header::ACCEPT, accept)
         .body(Body::empty())
-        .map_err(|error| Fault::Failed(format!("not a request: {error}")))?;
-    ask(client, request, ANSWER).await
+        .map_err(|error| Fault::Failed(format!("not a request: {error}")))
 }
 
 /// Sends a request; the answer is one that means success.
@@ -418,9 +418,18 @@ pub(super) enum Listing {
     Proto(Box<Items>),
 }
 
-/// Asks for a page of a list.
-pub(super) async fn list(client: &Client, path: &str, accept: &str) -> Result<Listing, Fault> {
-    let response = get(client, path, accept).await?;
+/// Asks for a page of a list, which may be a long one.
+pub(super) async fn list(
+    client: &Client,
+    path: &str,
+    accept: &str,
+    long: bool,
+) -> Result<Listing, Fault> {
+    let mut request = question(path, accept)?;
+    if long {
+        request.extensions_mut().insert(Long);
+    }
+    let response = ask(client, request, ANSWER).await?;
     if is_proto(&response) {
         return Ok(Listing::Proto(Box::new(Items::new(response.into_body()))));
     }
@@ -546,7 +555,7 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) async fn open(client: &Client, path: &str, accept: &str) -> Result<Self, Fault> {
-        let response = get(client, path, accept).await?;
+        let response = ask(client, question(path, accept)?, ANSWER).await?;
         Ok(Self {
             form: if is_proto(&response) {
                 Form::Proto
