@@ -68,8 +68,9 @@ struct State {
     selectors: Selectors,
     /// Generation in which scopes may last have changed by other means than facts: labels that count, services bound to nodes.
     rescoped: u64,
-    /// Generation in which the numbers of facts were last taken away: sheets from before forget.
-    renumbered: u64,
+    /// Generation in which everything was last forgotten, because there was nothing before it, or the numbers of facts were
+    /// taken away: sheets from before forget.
+    forgotten: u64,
     /// Services that are bound to nodes.
     node_bound: usize,
 }
@@ -85,7 +86,7 @@ pub(crate) struct Shared {
 /// What a change did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Facts whose value changed.
+    /// Facts whose value changed; none are named where there was nothing before.
     pub changed_facts: usize,
     /// The generation it made; the same as before if nothing changed.
     pub generation: u64,
@@ -145,7 +146,7 @@ impl Engine {
                 history: VecDeque::new(),
                 selectors: Selectors::default(),
                 rescoped: 0,
-                renumbered: 0,
+                forgotten: 0,
                 node_bound: 0,
             }),
             sheets: Mutex::default(),
@@ -163,8 +164,15 @@ impl Engine {
             let state = self.read();
             (state.world.clone(), state.snapshot.clone())
         };
-        let update = world.update(snapshot, changed);
-        let next = Arc::new(update.world);
+        // Where there was nothing, all that anybody may have read of it is forgotten, and no fact has to be named.
+        let first = old.objects.is_empty() && !snapshot.objects.is_empty();
+        let (next, facts) = if first {
+            (world.begin(snapshot, changed), Vec::new())
+        } else {
+            let update = world.update(snapshot, changed);
+            (update.world, update.changed)
+        };
+        let next = Arc::new(next);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut rescoped = state.selectors.replace_mesh(&old.mesh, &snapshot.mesh);
         for key in changed.iter().filter(|k| {
@@ -181,7 +189,7 @@ impl Engine {
                 .selectors
                 .replace(old.get(key).map(|o| &**o), snapshot.get(key).map(|o| &**o));
         }
-        for fact in &update.changed {
+        for fact in &facts {
             if let Fact::Service(id) = fact {
                 let before = Reader::new(&world)
                     .service(id)
@@ -194,8 +202,11 @@ impl Engine {
                 rescoped |= had != (state.node_bound > 0);
             }
         }
+        if first {
+            state.node_bound = next.services().filter(|s| bound_to_node(s)).count();
+        }
         state.snapshot = snapshot.clone();
-        if update.changed.is_empty() && !rescoped {
+        if facts.is_empty() && !rescoped && !first {
             state.world = next;
             return Applied {
                 changed_facts: 0,
@@ -203,16 +214,19 @@ impl Engine {
             };
         }
         let generation = state.generation + 1;
-        if rescoped {
+        if rescoped || first {
             state.rescoped = generation;
+        }
+        if first {
+            state.forgotten = generation;
         }
         // Names that come and go leave numbers behind. More than any mesh of this size can use: start again.
         if self.interners.facts.len() > SPARE_FACTS + FACTS_PER_SERVICE * next.services().count() {
             self.interners.facts.forget();
-            state.renumbered = generation;
+            state.forgotten = generation;
         }
-        let changed_facts = update.changed.len();
-        state.advance(update.changed.into());
+        let changed_facts = facts.len();
+        state.advance(facts.into());
         state.world = next;
         Applied {
             changed_facts,
@@ -315,7 +329,7 @@ impl Engine {
                 .history
                 .front()
                 .is_some_and(|(first, _)| *first > memo.generation + 1);
-            if missed || memo.is_useless() || memo.generation < state.renumbered {
+            if missed || memo.is_useless() || memo.generation < state.forgotten {
                 memo.forget(state.generation);
             }
             let since = memo.generation;

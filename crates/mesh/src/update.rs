@@ -28,38 +28,17 @@ struct Dirty {
 
 /// Derives the next world.
 pub(crate) fn derive(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) -> Update {
-    let (counted, changed) = discovery::filter(old, snapshot, changed);
-    let changed = &*changed;
-    let mut step = Step {
-        old,
-        next: World {
-            snapshot: counted,
-            mesh: snapshot.mesh.clone(),
-            networks: snapshot.networks.clone(),
-            ..old.clone()
-        },
-        facts: BTreeSet::new(),
-        dirty: Dirty::default(),
-    };
-    step.mesh();
-    step.indices(changed);
-    // Where there was nothing, everything is new: nobody has to be asked what he feeds.
-    let first = old.snapshot.objects.is_empty();
-    step.dirty.everything |= first;
-    step.dirty.gateways |= first;
-    for key in changed {
-        if !first || matches!(key.kind, Kind::Secret | Kind::ConfigMap) {
-            step.feed(key);
-        }
-    }
-    step.trust_domains();
-    step.services();
+    let mut step = Step::take(old, snapshot, changed);
     step.workloads();
-    rules::replace(old, &mut step.next, changed, &mut step.facts);
     Update {
         world: step.next,
         changed: step.facts.into_iter().collect(),
     }
+}
+
+/// The same without finding out which facts changed.
+pub(crate) fn begin(old: &World, snapshot: &Snapshot, changed: &[ObjectKey]) -> World {
+    Step::take(old, snapshot, changed).next
 }
 
 /// A service before and after.
@@ -112,6 +91,38 @@ fn reached(endpoints: Option<&Arc<ServiceEndpoints>>) -> BTreeSet<(&Text, &Text,
 }
 
 impl<'a> Step<'a> {
+    /// All of the next world, and the facts that changed but for those about workloads.
+    fn take(old: &'a World, snapshot: &Snapshot, changed: &[ObjectKey]) -> Self {
+        let (counted, changed) = discovery::filter(old, snapshot, changed);
+        let changed = &*changed;
+        let mut step = Step {
+            old,
+            next: World {
+                snapshot: counted,
+                mesh: snapshot.mesh.clone(),
+                networks: snapshot.networks.clone(),
+                ..old.clone()
+            },
+            facts: BTreeSet::new(),
+            dirty: Dirty::default(),
+        };
+        step.mesh();
+        step.indices(changed);
+        // Where there was nothing, everything is new: nobody has to be asked what he feeds.
+        let first = old.snapshot.objects.is_empty();
+        step.dirty.everything |= first;
+        step.dirty.gateways |= first;
+        for key in changed {
+            if !first || matches!(key.kind, Kind::Secret | Kind::ConfigMap) {
+                step.feed(key);
+            }
+        }
+        step.trust_domains();
+        step.services();
+        rules::replace(old, &mut step.next, changed, &mut step.facts);
+        step
+    }
+
     fn mesh(&mut self) {
         let same = |same_pointer: bool, equal: &dyn Fn() -> bool| same_pointer || equal();
         let (old, next) = (self.old, &self.next);

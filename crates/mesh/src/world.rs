@@ -149,6 +149,12 @@ impl World {
         update::derive(self, snapshot, changed)
     }
 
+    /// The same for whoever does not ask what changed, since nothing was read of this world, or is forgotten. That costs less.
+    #[must_use]
+    pub fn begin(&self, snapshot: &Snapshot, changed: &[ObjectKey]) -> Self {
+        update::begin(self, snapshot, changed)
+    }
+
     /// Problems with what declares services: what deriving them had to leave out or decide. Costs as much as there are
     /// services. Everything else that shows only when objects are seen together is the matter of the crate `analysis`.
     pub fn diagnostics(&self) -> Vec<Diagnostic> {

@@ -129,11 +129,13 @@ impl Keeper {
     }
 
     fn read(&mut self, key: ObjectKey, object: &Raw<'_>) -> Read {
-        // How an object stands is read from its JSON.
+        let standing = self.register.as_ref().map(|_| object.standing(self.kind));
         if self.part == Part::Useful
-            && self.register.is_none()
+            && standing != Some(None)
             && let Some(object) = object.object(self.kind)
         {
+            let standing = standing.map(|standing| (key, standing));
+            self.stand.extend(standing);
             return self.used(object, Vec::new());
         }
         // It came whole, so that this is about one object and not about the answer.

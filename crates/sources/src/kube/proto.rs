@@ -238,6 +238,23 @@ pub(super) struct HeadMeta {
     pub(super) resource_version: String,
 }
 
+/// What somebody has to know who writes about an object.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Stand {
+    #[prost(message, required, tag = "1")]
+    pub(super) metadata: StandMeta,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StandMeta {
+    #[prost(string, tag = "5")]
+    pub(super) uid: String,
+    #[prost(string, tag = "6")]
+    pub(super) resource_version: String,
+    #[prost(int64, tag = "7")]
+    pub(super) generation: i64,
+}
+
 /// What a bookmark says.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Bookmark {

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use pilotfish_config::{Kind, ObjectKey, Standing, Standings};
+use prost::Message;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::kinds;
+use super::{kinds, proto};
 
 /// The standings of a cluster, as its watches tell; cloning shares them.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +84,23 @@ pub(super) fn of(kind: Kind, object: &Value, revision: &str) -> Option<Standing>
             .get("status")
             .filter(|status| kind.is_istio() && !status.is_null())
             .map(|status| status.to_string().into()),
+        refused: false,
+    })
+}
+
+/// The same of a message, if that is enough to tell: kinds of Kubernetes belong to no revision, and of their status nothing is
+/// written.
+pub(super) fn of_message(kind: Kind, message: Bytes) -> Option<Standing> {
+    if kind.is_istio() {
+        return None;
+    }
+    let meta = proto::Stand::decode(message).ok()?.metadata;
+    Some(Standing {
+        uid: meta.uid.into(),
+        version: meta.resource_version.parse().ok()?,
+        generation: meta.generation,
+        api_version: kind.api_version().into(),
+        status: None,
         refused: false,
     })
 }

@@ -7,14 +7,14 @@ use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
-use pilotfish_config::{Kind, Object};
+use pilotfish_config::{Kind, Object, Standing};
 use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::connect::Long;
-use super::proto;
+use super::{proto, standings};
 
 /// The largest answer or event that is read.
 const MAX_BYTES: usize = 128 << 20;
@@ -192,6 +192,14 @@ impl Raw<'_> {
         match self {
             Self::Json(_) => None,
             Self::Proto(bytes) => proto::object(kind, bytes.clone()),
+        }
+    }
+
+    /// How the object stands, if that can be told without reading all of it.
+    pub(super) fn standing(&self, kind: Kind) -> Option<Standing> {
+        match self {
+            Self::Json(_) => None,
+            Self::Proto(bytes) => standings::of_message(kind, bytes.clone()),
         }
     }
 
