@@ -149,11 +149,17 @@ impl ClusterSource {
         let parts = self.parts();
         let abroad = self.abroad.as_ref();
         let cluster = abroad.map_or(ClusterId::CONFIG, |abroad| abroad.cluster);
-        for (index, (kind, namespace)) in parts.iter().copied().enumerate() {
+        for (kind, namespace) in &parts {
             rows.push(self.status.add(match namespace {
                 Some(namespace) => format!("{kind} of {namespace}"),
                 None => kind.to_string(),
             }));
+        }
+        // Whoever takes longest is asked for first.
+        let mut order: Vec<(usize, (Kind, Option<&str>))> =
+            parts.iter().copied().enumerate().collect();
+        order.sort_by_key(|(_, (kind, _))| std::cmp::Reverse(kinds::length(*kind)));
+        for (index, (kind, namespace)) in order {
             let place = kinds::place(kind, namespace);
             let mut keep = Keeper::new(kind, Part::Useful, &self.revision, index, reports.clone())
                 .of(cluster)

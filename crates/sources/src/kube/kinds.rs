@@ -114,7 +114,7 @@ pub(super) fn place(kind: Kind, namespace: Option<&str>) -> Place {
         // A page of messages is read while it arrives; one of JSON is held as a whole.
         stream: !proto::speaks(kind),
         page: page(kind),
-        long: matches!(kind, Kind::Pod | Kind::EndpointSlice | Kind::Service),
+        long: length(kind) > 0,
         definition: kind
             .is_istio()
             .then(|| format!("{}.{}", kind.plural(), kind.group())),
@@ -164,6 +164,16 @@ pub(super) fn definitions() -> Place {
             list: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
             event: "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
         },
+    }
+}
+
+/// How long a list is to be expected, compared with others: of most kinds there are few objects.
+pub(super) fn length(kind: Kind) -> u8 {
+    match kind {
+        Kind::Pod => 3,
+        Kind::EndpointSlice => 2,
+        Kind::Service => 1,
+        _ => 0,
     }
 }
 
