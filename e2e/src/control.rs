@@ -12,10 +12,10 @@ use crate::client::Client;
 use crate::net::Net;
 use crate::process::{Process, Start};
 use crate::tools;
+use crate::wait::SOON;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const START: Duration = Duration::from_secs(20);
-const STOP: Duration = Duration::from_secs(10);
+const STOP: Duration = Duration::from_secs(30);
 
 /// Where it listens: xDS where proxies reach it, the rest on loopback, which is who it shows its debug pages to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl ControlPlane {
             self.net.clone(),
             SocketAddr::from((LOOPBACK, self.ports.http)),
         );
-        self.process.wait_for("control plane ready", START, || {
+        self.process.wait_for("control plane ready", SOON, || {
             let response = Client::new(&net, ready, "pilotfish")
                 .get("/ready")
                 .context("GET /ready")?;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -15,9 +14,9 @@ use crate::net::Net;
 use crate::process::{Process, Start};
 use crate::proxy::{Proxy, Role};
 use crate::tools;
+use crate::wait::SOON;
 
 /// Time for an Envoy to start and take its first configuration, on a busy machine.
-const START: Duration = Duration::from_secs(20);
 
 /// How the proxy speaks xDS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +98,7 @@ impl Envoy {
     pub fn wait_configured(&mut self) -> Result<()> {
         let admin = &self.admin;
         self.process
-            .wait_for("Envoy configured by the control plane", START, || {
+            .wait_for("Envoy configured by the control plane", SOON, || {
                 admin.configured()
             })
     }

@@ -16,8 +16,8 @@ use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::{case, tools, wait};
 use serde_json::{Value, json};
 
-/// The duration of leases here.
-const LEASE: Duration = Duration::from_secs(6);
+/// The duration of leases here: long enough that a busy machine does not lose one, short enough to wait for.
+const LEASE: Duration = Duration::from_secs(9);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const ENTRIES: &str = "/apis/networking.istio.io/v1/namespaces/shop/serviceentries";
 const SERVICES: &str = "/apis/networking.istio.io/v1/namespaces/shop/virtualservices";
@@ -203,12 +203,32 @@ fn takes_over(workspace: &Workspace) -> Result<()> {
     orderly_stop(workspace, &admin, &kubeconfig, &mut second, count)
 }
 
+/// Waits until everything is read again, nothing is left to be written, and nothing has come of it for a while.
+fn settle(plane: &ControlPlane) -> Result<()> {
+    let mut last = (0, Instant::now());
+    wait::until("it comes to rest", SOON, || {
+        let watches = plane.page("/debug/kubernetes")?;
+        let watches = watches.as_array().context("watches")?.iter();
+        for watch in watches {
+            let state = watch["state"].as_str();
+            ensure!(matches!(state, Some("live" | "absent")), "{watch}");
+        }
+        let page = plane.page("/debug/writers")?;
+        ensure!(page["open"] == 0, "{page}");
+        let pushes = pushes(plane)?;
+        if last.0 != pushes {
+            last = (pushes, Instant::now());
+        }
+        ensure!(last.1.elapsed() >= Duration::from_secs(5), "{pushes}");
+        Ok(())
+    })
+}
+
 /// Nothing is written and nothing is pushed when nothing happens.
 fn idle(admin: &KubeClient, plane: &ControlPlane) -> Result<()> {
-    std::thread::sleep(Duration::from_secs(5));
+    settle(plane)?;
     let (before, pushed) = (statuses(admin, ENTRIES)?, pushes(plane)?);
     let page = plane.page("/debug/writers")?;
-    ensure!(page["open"] == 0, "{page}");
     std::thread::sleep(Duration::from_mins(1));
     ensure!(statuses(admin, ENTRIES)? == before, "something was written");
     let more = pushes(plane)? - pushed;
@@ -231,7 +251,11 @@ fn orderly_stop(
     wait_leads(leader, SOON)?;
     let gone = identity(leader)?;
     leader.stop()?;
-    ensure!(holder(admin)? != gone, "the Lease was not given back");
+    // Sooner than it would run out.
+    wait::until("the Lease is given back", LEASE / 3, || {
+        ensure!(holder(admin)? != gone);
+        Ok(())
+    })?;
     wait_leads(&next, SOON)?;
     next.stop()?;
     // Neighbours come and go while nobody runs; whoever has an address keeps it.
@@ -326,7 +350,7 @@ fn says_what_is_wrong(workspace: &Workspace) -> Result<()> {
     admin.apply_objects(vec![route("bad", "api", &json!({}))])?;
     let good = wait_condition(&admin, &path("bad"), "True")?;
     ensure!(good["status"]["validationMessages"] == json!([]), "{good}");
-    std::thread::sleep(Duration::from_secs(6));
+    settle(&plane)?;
     let (stood, pushed) = (statuses(&admin, SERVICES)?, pushes(&plane)?);
     let made = admin.get(events)?.ok()?["items"].as_array().map(Vec::len);
     std::thread::sleep(Duration::from_secs(10));

@@ -55,10 +55,10 @@ struct Args {
     /// for whoever comes first, and not again
     #[arg(long)]
     cold: bool,
-    /// Does not have the API server collect its garbage before each start. Without this it does, since it spends half a second
-    /// of processor time on that every few starts, and whose start it falls into says nothing about who starts
+    /// Has the API server collect its garbage before each start. It spends half a second of processor time on that every few
+    /// starts; without this, whoever's start that falls into is slow
     #[arg(long)]
-    keep_garbage: bool,
+    collect: bool,
     /// How long it is left alone before its memory is looked at again
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     idle: u64,
@@ -120,7 +120,7 @@ fn run(args: &Args) -> Result<()> {
     candidates.extend(peer(args)?);
     let begin = |candidate: &Candidate, idle| {
         let idle = Duration::from_secs(idle);
-        if !args.keep_garbage {
+        if args.collect {
             server.collect_garbage()?;
         }
         start(candidate, &server, &kubeconfig, &workspace, idle)

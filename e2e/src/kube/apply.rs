@@ -11,7 +11,7 @@ use super::client::KubeClient;
 use crate::{config, wait};
 
 /// How long the API server may take to serve a kind whose CRD it has just been given.
-const SERVED: Duration = Duration::from_secs(30);
+const SERVED: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(50);
 /// Creation times have the resolution of a second.
 const NEXT_SECOND: Duration = Duration::from_millis(1_100);
