@@ -16,8 +16,6 @@ use crate::proxy::{Proxy, Role};
 use crate::tools;
 use crate::wait::SOON;
 
-/// Time for an Envoy to start and take its first configuration, on a busy machine.
-
 /// How the proxy speaks xDS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {

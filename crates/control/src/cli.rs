@@ -182,6 +182,16 @@ pub(crate) struct ServeArgs {
         help_heading = "Configuration"
     )]
     pub(crate) cluster_id: Option<String>,
+    /// Other names under which proxies know their clusters: east-old=east says that those of east-old are in east. Several are
+    /// separated by commas, or given one by one
+    #[arg(
+        long,
+        alias = "clusterAliases",
+        value_name = "ALIAS=NAME",
+        value_delimiter = ',',
+        help_heading = "Configuration"
+    )]
+    pub(crate) cluster_aliases: Vec<String>,
     /// DNS domain of Kubernetes services
     #[arg(
         long,
@@ -331,8 +341,6 @@ pub(crate) struct LaterArgs {
     ctrlz_address: Option<String>,
     #[arg(long, alias = "clusterRegistriesNamespace", hide = true)]
     cluster_registries_namespace: Option<String>,
-    #[arg(long, alias = "clusterAliases", hide = true)]
-    cluster_aliases: Vec<String>,
     #[arg(long, alias = "cniNamespace", hide = true)]
     cni_namespace: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -366,10 +374,6 @@ const LATER: &[(&str, &str)] = &[
     (
         "cluster_registries_namespace",
         "Secrets that name other clusters are read in --namespace",
-    ),
-    (
-        "cluster_aliases",
-        "a cluster has one name: the key in the Secret that names it",
     ),
     ("cni_namespace", "nothing here depends on it"),
     ("profile", "there are no profiling pages"),

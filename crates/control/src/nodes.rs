@@ -103,9 +103,12 @@ impl Nodes {
         }
     }
 
-    /// A node is about to be admitted.
-    pub(crate) fn announce(&self, node: &Node) {
-        let info = Arc::new(NodeInfo::of(node));
+    /// A node is about to be admitted, as one of this cluster.
+    pub(crate) fn announce(&self, node: &Node, cluster: &str) {
+        let info = Arc::new(NodeInfo {
+            cluster_id: cluster.to_owned(),
+            ..NodeInfo::of(node)
+        });
         let mut entries = self.lock();
         let entry = entries.entry(node.id.clone()).or_default();
         // The gauge of versions counts streams, so that a version cannot change under them.
@@ -286,9 +289,9 @@ mod tests {
         let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
         let nodes = Nodes::new(Arc::clone(&metrics));
         let (peer, status) = (Peer::default(), tonic::Status::ok(""));
-        nodes.announce(&node("1.31.0"));
+        nodes.announce(&node("1.31.0"), "east");
         nodes.connected("sidecar~1", &peer);
-        nodes.announce(&node("1.32.0"));
+        nodes.announce(&node("1.32.0"), "east");
         nodes.connected("sidecar~1", &peer);
         assert_eq!(nodes.get("sidecar~1").istio_version, "1.31.0");
         assert!(metrics.text().contains("pilot_xds{version=\"1.31.0\"} 2"));

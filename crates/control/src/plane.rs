@@ -267,6 +267,10 @@ impl Configuration for Plane {
             .map_err(|why| tonic::Status::unavailable(format!("not ready, {why}")))?;
         let facts = ProxyFacts::from_node(node)
             .map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
+        let facts = match self.treatment.aliases.get(facts.cluster()) {
+            Some(name) => facts.in_cluster(name),
+            None => facts,
+        };
         let facts = if self.is_verified(&facts, peer)? {
             facts.verified()
         } else {
@@ -283,7 +287,7 @@ impl Configuration for Plane {
         } else {
             facts
         };
-        self.nodes.announce(node);
+        self.nodes.announce(node, facts.cluster());
         Ok(Proxy {
             engine: self.engine.connect(facts),
             enrolled,
@@ -319,7 +323,43 @@ impl std::fmt::Debug for Plane {
 
 #[cfg(test)]
 mod tests {
+    use pilotfish_protos::google::protobuf::value::Kind;
+    use pilotfish_protos::google::protobuf::{Struct, Value};
+
     use super::*;
+    use crate::settings::Aliases;
+
+    #[test]
+    fn a_proxy_is_in_the_cluster_that_its_alias_stands_for() {
+        let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
+        let plane = Plane::new(
+            pilotfish_mesh::Settings::default(),
+            Readiness::waiting_for([]),
+            metrics,
+            Arc::clone(&nodes),
+            Treatment {
+                aliases: Aliases::parse(&["old=east".to_owned()]).unwrap(),
+                ..Treatment::default()
+            },
+        );
+        for (named, meant) in [("old", "east"), ("west", "west")] {
+            let id = format!("sidecar~10.0.0.1~{named}.shop~shop.svc.cluster.local");
+            let name = Value {
+                kind: Some(Kind::StringValue(named.to_owned())),
+            };
+            let fields = [("CLUSTER_ID".to_owned(), name)];
+            let node = Node {
+                id: id.clone(),
+                metadata: Some(Struct {
+                    fields: fields.into_iter().collect(),
+                }),
+                ..Node::default()
+            };
+            plane.connect(&node, &Peer::default()).unwrap();
+            assert_eq!(nodes.get(&id).cluster_id, meant);
+        }
+    }
 
     #[test]
     fn generations_only_rise() {

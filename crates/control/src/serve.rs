@@ -56,7 +56,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
         readiness,
         metrics,
         Arc::clone(&nodes),
-        settings.treatment,
+        settings.treatment.clone(),
     ));
     let server = Server::new(
         Arc::clone(&plane),
@@ -102,6 +102,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
             link.clone(),
             audiences,
             own,
+            settings.treatment.aliases.clone(),
             elsewhere,
         )));
         if let (Some(writing), Some(desk), Some(register)) = (writing, desk, register.clone()) {

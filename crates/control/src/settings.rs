@@ -1,7 +1,9 @@
 //! Everything that can be set, resolved once at start from the command line and the environment. Nothing else in the
 //! program reads the environment.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -81,13 +83,40 @@ pub(crate) struct Settings {
     pub(crate) notes: Vec<String>,
 }
 
+/// Other names of clusters, and which ones they stand for; cloning shares them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Aliases(Arc<BTreeMap<String, String>>);
+
+impl Aliases {
+    pub(crate) fn parse(flags: &[String]) -> Result<Self> {
+        let mut all = BTreeMap::new();
+        for flag in flags.iter().map(|flag| flag.trim()) {
+            let pair = flag.split_once('=');
+            let Some((alias, name)) = pair.filter(|(a, n)| !a.is_empty() && !n.is_empty()) else {
+                bail!("--cluster-aliases {flag}: give ALIAS=NAME, such as east-old=east");
+            };
+            if let Some(other) = all.insert(alias.to_owned(), name.to_owned()) {
+                bail!("--cluster-aliases {flag}: {alias} stands for {other} already");
+            }
+        }
+        Ok(Self(Arc::new(all)))
+    }
+
+    /// The name of the cluster that this one stands for, if it does.
+    pub(crate) fn get(&self, alias: &str) -> Option<&str> {
+        self.0.get(alias).map(String::as_str)
+    }
+}
+
 /// How proxies are treated when they connect.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Treatment {
     /// Proxies that connect from this host are who they say they are.
     pub(crate) trust_local: bool,
     /// Proxies that can take virtual hosts one by one get whole route tables all the same.
     pub(crate) whole_tables: bool,
+    /// Under which other names they may know their clusters.
+    pub(crate) aliases: Aliases,
 }
 
 /// xDS over TLS.
@@ -309,6 +338,7 @@ impl Settings {
             treatment: Treatment {
                 trust_local: trust_local(args.insecure_trust_local_proxies, grpc.as_ref())?,
                 whole_tables: args.whole_route_tables,
+                aliases: Aliases::parse(&args.cluster_aliases)?,
             },
             grpc,
             secure,
@@ -638,6 +668,30 @@ mod tests {
         );
         let files = resolve(&[], &none()).unwrap();
         assert!(files.kubernetes.is_none(), "files are never written to");
+    }
+
+    #[test]
+    fn a_cluster_may_have_other_names() {
+        let of = |flags: &[&str]| {
+            let settings = resolve(flags, &Environment::default());
+            settings.map(|settings| settings.treatment.aliases)
+        };
+        let flags = [
+            "--clusterAliases",
+            "old=east,older=east",
+            "--cluster-aliases",
+            "x=west",
+        ];
+        let aliases = of(&flags).unwrap();
+        let names = ["old", "older", "x", "east", ""].map(|name| aliases.get(name));
+        assert_eq!(
+            names,
+            [Some("east"), Some("east"), Some("west"), None, None]
+        );
+        for bad in ["old", "=east", "old=", "old=a,old=b"] {
+            let error = of(&["--cluster-aliases", bad]).unwrap_err().to_string();
+            assert!(error.contains("--cluster-aliases"), "{bad}: {error}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 use crate::identity::Identity;
+use crate::settings::Aliases;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Names the cluster of the token, as agents do.
@@ -76,6 +77,8 @@ pub(crate) struct Tokens {
     audiences: Vec<String>,
     /// The name of the cluster whose server is asked.
     cluster: String,
+    /// Under which other names clusters may be named.
+    aliases: Aliases,
     elsewhere: Box<Elsewhere>,
     turns: Semaphore,
     /// The same for other clusters, whose servers may be slow: who belongs here does not wait for them.
@@ -88,6 +91,7 @@ impl Tokens {
         reviewer: impl Reviewer + 'static,
         audiences: Vec<String>,
         cluster: &str,
+        aliases: Aliases,
         elsewhere: impl Fn(&str) -> Option<Box<dyn Reviewer>> + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -95,6 +99,7 @@ impl Tokens {
             reviewer: Box::new(reviewer),
             audiences,
             cluster: cluster.to_owned(),
+            aliases,
             turns: Semaphore::new(REVIEWS),
             turns_elsewhere: Semaphore::new(REVIEWS),
             memory: Mutex::default(),
@@ -106,7 +111,8 @@ impl Tokens {
         let Some(token) = bearer(headers) else {
             return Ok(None);
         };
-        let other = cluster(headers).filter(|name| *name != self.cluster);
+        let named = cluster(headers).map(|name| self.aliases.get(name).unwrap_or(name));
+        let other = named.filter(|name| *name != self.cluster);
         let elsewhere = other.map(|name| (name, (self.elsewhere)(name)));
         let (name, reviewer, turns) = match &elsewhere {
             None => ("", &*self.reviewer, &self.turns),
@@ -354,7 +360,9 @@ mod tests {
             let far: Box<dyn Reviewer> = Box::new(far.clone());
             (name == "far").then_some(far)
         };
-        let tokens = Tokens::new(fake.clone(), audiences, "own", elsewhere);
+        let aliases = ["mine=own", "away=far"].map(str::to_owned);
+        let aliases = Aliases::parse(&aliases).unwrap();
+        let tokens = Tokens::new(fake.clone(), audiences, "own", aliases, elsewhere);
         (tokens, fake)
     }
 
@@ -398,13 +406,14 @@ mod tests {
         }
         let token = ("authorization", "Bearer good");
         let here = headers(&[token, ("clusterid", "own")]);
+        let alias = headers(&[token, ("clusterid", "mine")]);
         let several = headers(&[token, ("clusterid", "far"), ("clusterid", "x")]);
-        for own in [here, several] {
+        for own in [here, alias, several] {
             assert!(tokens.identify(&own).await.unwrap().is_some() && asked() == 3);
         }
         // What one cluster says counts for no other.
-        let elsewhere = headers(&[token, ("clusterid", "far")]);
-        for _ in 0..3 {
+        for name in ["far", "far", "away"] {
+            let elsewhere = headers(&[token, ("clusterid", name)]);
             assert!(tokens.identify(&elsewhere).await.unwrap().is_some() && asked() == 4);
         }
         // Of a cluster that is not read, it is refused unseen.

@@ -341,6 +341,18 @@ impl ProxyFacts {
         self
     }
 
+    /// The same proxy in a cluster of another name.
+    #[must_use]
+    pub fn in_cluster(mut self, name: &str) -> Self {
+        self.cluster = name.into();
+        self
+    }
+
+    /// The cluster it is in; empty if it does not say.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
     /// The same proxy, whose namespace somebody has verified: it may be given secrets.
     #[must_use]
     pub fn verified(mut self) -> Self {

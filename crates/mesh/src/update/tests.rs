@@ -299,6 +299,9 @@ proptest! {
             let fresh = scratch(&next);
             prop_assert_eq!(facts(&update.world, &fresh), BTreeSet::new());
             prop_assert_eq!(&*update.world.ordered, &*fresh.ordered);
+            let unasked = world.begin(&next, &changed);
+            prop_assert_eq!(facts(&unasked, &fresh), BTreeSet::new());
+            prop_assert_eq!(&*unasked.ordered, &*fresh.ordered);
             let reported: BTreeSet<Fact> = update.changed.iter().cloned().collect();
             let mut differing = facts(&world, &update.world);
             // The list shows a little more of a service than this test compares.

@@ -208,6 +208,9 @@ where
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::Semaphore;
     use tokio::task::JoinSet;
     use tower::{ServiceExt, service_fn};
@@ -306,6 +309,52 @@ mod tests {
         tokio::time::sleep(AHEAD * 2).await;
         assert_eq!(server.sent().await.1, 10);
         drop(requests);
+    }
+
+    /// Reads a request and answers it; the line that it begins with, or nothing if there is none to come.
+    async fn answer(stream: &mut TcpStream) -> String {
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => text.push(byte),
+                Err(_) => return String::new(),
+            }
+        }
+        let said = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(said).await.unwrap();
+        let text = String::from_utf8(text).unwrap();
+        text.lines().next().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_has_a_connection_of_its_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let client = client(Config::new(address.parse().unwrap())).unwrap();
+        let ask = |path: &str, long: bool| {
+            let mut request = Request::get(path).body(Body::empty()).unwrap();
+            if long {
+                request.extensions_mut().insert(Long);
+            }
+            let client = client.clone();
+            tokio::spawn(async move {
+                let answer = client.send(request).await.unwrap();
+                answer.into_body().collect().await.unwrap().to_bytes()
+            })
+        };
+        // Nobody goes ahead of it, nobody follows it.
+        for path in ["/pods", "/services"] {
+            let asked = ask(path, true);
+            let (mut own, _) = listener.accept().await.unwrap();
+            assert_eq!(answer(&mut own).await, format!("GET {path} HTTP/1.1"));
+            assert_eq!(asked.await.unwrap(), "{}");
+            assert_eq!(answer(&mut own).await, "", "it is closed");
+        }
+        let asked = ask("/nodes", false);
+        let (mut shared, _) = listener.accept().await.unwrap();
+        assert_eq!(answer(&mut shared).await, "GET /version HTTP/1.1");
+        assert_eq!(answer(&mut shared).await, "GET /nodes HTTP/1.1");
+        assert_eq!(asked.await.unwrap(), "{}");
     }
 
     #[test]

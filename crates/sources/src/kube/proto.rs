@@ -514,7 +514,7 @@ mod tests {
     use pilotfish_config::parse;
     use serde_json::json;
 
-    use super::super::kinds;
+    use super::super::{kinds, standings};
     use super::*;
 
     /// Fields by number, as text, as a message or as a number.
@@ -563,6 +563,8 @@ mod tests {
         let message = Bytes::from(encode(message));
         let mut value = value(kind, message.clone()).expect("a message");
         assert_eq!(value, *json);
+        let stands = standings::of(kind, &value, "");
+        assert_eq!(standings::of_message(kind, message.clone()), stands);
         assert!(kinds::trim(kind, &mut value));
         let mut parsed = parse::object(value, kind);
         assert_eq!((parsed.objects.len(), parsed.diagnostics.len()), (1, 0));
@@ -726,8 +728,9 @@ mod tests {
         ]);
         let ingress = encode(&[Text(1, "3.3.3.3"), Text(2, "b.example")]);
         let status = encode(&[Inside(1, encode(&[Inside(1, ingress)]))]);
-        let message = [meta(Vec::new()), Inside(2, spec), Inside(3, status)];
-        let meta = json!({"name": "web", "namespace": "shop", "resourceVersion": "17"});
+        let more = vec![Text(5, "u"), Number(7, 3)];
+        let message = [meta(more), Inside(2, spec), Inside(3, status)];
+        let meta = json!({"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "17", "generation": 3});
         let json = json!({"metadata": meta, "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
             "type": "LoadBalancer", "externalIPs": ["1.1.1.1"], "sessionAffinity": "ClientIP", "loadBalancerIP": "2.2.2.2",
             "externalName": "a.example", "externalTrafficPolicy": "Local", "publishNotReadyAddresses": true,
