@@ -138,14 +138,14 @@ pub async fn ask(
     channel: tonic::transport::Channel,
     question: DiscoveryRequest,
 ) -> Result<DiscoveryResponse, tonic::Status> {
-    ask_with(channel, question, None).await
+    ask_with(channel, question, &[]).await
 }
 
-/// The same, with the token of a service account.
+/// The same, with headers such as the token of a service account.
 pub async fn ask_with(
     channel: tonic::transport::Channel,
     question: DiscoveryRequest,
-    token: Option<&str>,
+    headers: &[(&'static str, &str)],
 ) -> Result<DiscoveryResponse, tonic::Status> {
     let failed = |what: &str| tonic::Status::unknown(what.to_owned());
     let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
@@ -156,10 +156,9 @@ pub async fn ask_with(
     sent.map_err(|_| failed("cannot send"))?;
     let codec = tonic_prost::ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
     let mut received = Request::new(ReceiverStream::new(received));
-    if let Some(token) = token {
-        let bearer = format!("Bearer {token}").parse();
-        let bearer = bearer.map_err(|_| failed("not a token"))?;
-        received.metadata_mut().insert("authorization", bearer);
+    for (name, value) in headers {
+        let value = value.parse().map_err(|_| failed("not a header"))?;
+        received.metadata_mut().insert(*name, value);
     }
     let path = PathAndQuery::from_static(METHOD);
     let answered = async {

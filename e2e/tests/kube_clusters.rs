@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,9 +16,12 @@ use pilotfish_e2e::kube::client::KubeClient;
 use pilotfish_e2e::kube::{KubeServer, User};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::tls::Authority;
 use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::{case, tools, wait, xds};
+use pilotfish_protos::envoy::service::discovery::v3::DiscoveryRequest;
 use serde_json::{Value, json};
+use tonic::Code;
 
 const ROTATIONS: usize = 20;
 const CLUSTER: &str = "outbound|80||web.shop.svc.cluster.local";
@@ -26,24 +29,32 @@ const CLUSTER: &str = "outbound|80||web.shop.svc.cluster.local";
 const RULES: &str = "[{apiGroups: [''], resources: [namespaces, nodes, services, pods, secrets, configmaps], verbs: [get, list, watch]}, \
                      {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}, \
                      {apiGroups: [networking.istio.io], resources: [workloadentries], verbs: [get, list, watch]}, \
-                     {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}]";
+                     {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}, \
+                     {apiGroups: [authentication.k8s.io], resources: [tokenreviews], verbs: [create]}]";
 
 #[test]
 fn clusters_come_change_and_go() {
     case::on_loopback(come_change_and_go);
 }
 
-fn launch(workspace: &Workspace, kubeconfig: &Path, timeout: &str) -> Result<ControlPlane> {
+/// A control plane at home that also listens with TLS.
+fn launch(
+    workspace: &Workspace,
+    kubeconfig: &Path,
+    timeout: &str,
+    (authority, port): (&Authority, u16),
+) -> Result<ControlPlane> {
     let mut flags = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
     let more = [
-        "--secure-grpc-addr",
-        "",
         "--kube-writes",
         "none",
         "--cluster-id",
         "home",
+        "--cluster-aliases",
+        "wild=west",
     ];
     flags.extend(more.map(str::to_owned));
+    flags.extend(authority.flags(&workspace.place(&format!("tls-{port}")), port)?);
     let variable = (
         "PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(),
         timeout.to_owned(),
@@ -177,7 +188,8 @@ fn come_change_and_go(workspace: &Workspace) -> Result<()> {
     admin.apply_objects(mesh("10.96.9.1", "10.0.0.1", "here"))?;
     abroad.apply_objects(mesh("10.96.9.2", "10.8.0.1", "there"))?;
     let kubeconfig = home.kubeconfig(&User::admin())?;
-    let mut plane = launch(workspace, &kubeconfig, "5s")?;
+    let (authority, port) = (Authority::new()?, Net::Host.free_port()?);
+    let mut plane = launch(workspace, &kubeconfig, "5s", (&authority, port))?;
     plane.wait_ready()?;
     let node = sidecar("home", Ipv4Addr::new(10, 0, 0, 9));
     let watcher = Watcher::open(plane.xds(), &node, CLUSTER)?;
@@ -189,11 +201,13 @@ fn come_change_and_go(workspace: &Workspace) -> Result<()> {
     ensure!(sync_status(&plane, "west")? == "synced");
     ensure!(sync_status(&plane, "home")? == "synced");
     // Each sees the address of its own cluster.
-    for (cluster, own, other) in [("home", 1, 2), ("west", 2, 1)] {
+    for (cluster, own, other) in [("home", 1, 2), ("west", 2, 1), ("wild", 2, 1)] {
         let all = xds::dump(plane.xds(), &sidecar(cluster, Ipv4Addr::new(10, 9, 0, 9)))?;
         let has = |vip: u8| all.contains_key(&("Listener", format!("10.96.9.{vip}_80")));
         ensure!(has(own) && !has(other), "{cluster}: {:?}", all.keys());
     }
+
+    tokens(&authority, port, &home, &west)?;
 
     // One rotation before anything is measured: it makes what every later one reuses.
     let mut before = live_since(&plane, "west")?;
@@ -241,7 +255,8 @@ fn come_change_and_go(workspace: &Workspace) -> Result<()> {
 
     // What is known of a server that is away stays, as long as the Secret does.
     west.kill_api();
-    let mut late = launch(workspace, &kubeconfig, "2s")?;
+    let another = Net::Host.free_port()?;
+    let mut late = launch(workspace, &kubeconfig, "2s", (&authority, another))?;
     late.wait_ready()?;
     ensure!(sync_status(&late, "west")? == "timeout");
     ensure!(
@@ -262,6 +277,51 @@ fn come_change_and_go(workspace: &Workspace) -> Result<()> {
     wait_told(&watcher, "the cluster is gone", &["10.0.0.1 here"])?;
     ensure!(sync_status(&plane, "west")? == "none");
     ensure!(!findings(&plane)?.iter().any(down));
+    Ok(())
+}
+
+/// A token is worth something where it is from: the server of the cluster that its bearer names is asked.
+fn tokens(authority: &Authority, port: u16, home: &KubeServer, west: &KubeServer) -> Result<()> {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "operator", "namespace": "istio-system"}});
+    let token = |server: &KubeServer| -> Result<String> {
+        server.admin()?.apply_objects(vec![account.clone()])?;
+        let token = server.token("istio-system", "operator", &["istio-ca"])?;
+        Ok(format!("Bearer {token}"))
+    };
+    let (ours, theirs) = (token(home)?, token(west)?);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    for (token, cluster, accepted) in [
+        (&ours, "home", true),
+        (&theirs, "west", true),
+        (&theirs, "wild", true),
+        (&theirs, "home", false),
+        (&ours, "west", false),
+        (&theirs, "nowhere", false),
+    ] {
+        let answer = runtime.block_on(async {
+            let channel = authority.channel(address, None).await?;
+            let question = DiscoveryRequest {
+                type_url: "istio.io/debug/syncz".to_owned(),
+                ..DiscoveryRequest::default()
+            };
+            let headers = [("authorization", token.as_str()), ("clusterid", cluster)];
+            anyhow::Ok(xds::ask_with(channel, question, &headers).await)
+        })?;
+        match answer {
+            Ok(_) => ensure!(
+                accepted,
+                "{cluster}: a token of another cluster is accepted"
+            ),
+            Err(status) => ensure!(
+                !accepted && status.code() == Code::Unauthenticated,
+                "{cluster}: {status}"
+            ),
+        }
+    }
     Ok(())
 }
 

@@ -161,9 +161,12 @@ fn tokens(
             resource_names: vec![page.to_owned()],
             ..DiscoveryRequest::default()
         };
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        let headers = bearer.iter().map(|bearer| ("authorization", &**bearer));
+        let headers: Vec<_> = headers.collect();
         let answer = runtime.block_on(async {
             let channel = authority.channel(address, None).await?;
-            anyhow::Ok(xds::ask_with(channel, question, token).await)
+            anyhow::Ok(xds::ask_with(channel, question, &headers).await)
         })?;
         Ok(match answer {
             Ok(_) => (Code::Ok, String::new()),
