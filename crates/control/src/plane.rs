@@ -329,20 +329,25 @@ mod tests {
     use super::*;
     use crate::settings::Aliases;
 
-    #[test]
-    fn a_proxy_is_in_the_cluster_that_its_alias_stands_for() {
+    fn plane(treatment: Treatment) -> Plane {
         let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
         let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
-        let plane = Plane::new(
-            pilotfish_mesh::Settings::default(),
+        let settings = pilotfish_mesh::Settings::default();
+        Plane::new(
+            settings,
             Readiness::waiting_for([]),
             metrics,
-            Arc::clone(&nodes),
-            Treatment {
-                aliases: Aliases::parse(&["old=east".to_owned()]).unwrap(),
-                ..Treatment::default()
-            },
-        );
+            nodes,
+            treatment,
+        )
+    }
+
+    #[test]
+    fn a_proxy_is_in_the_cluster_that_its_alias_stands_for() {
+        let plane = plane(Treatment {
+            aliases: Aliases::parse(&["old=east".to_owned()]).unwrap(),
+            ..Treatment::default()
+        });
         for (named, meant) in [("old", "east"), ("west", "west")] {
             let id = format!("sidecar~10.0.0.1~{named}.shop~shop.svc.cluster.local");
             let name = Value {
@@ -357,21 +362,13 @@ mod tests {
                 ..Node::default()
             };
             plane.connect(&node, &Peer::default()).unwrap();
-            assert_eq!(nodes.get(&id).cluster_id, meant);
+            assert_eq!(plane.nodes.get(&id).cluster_id, meant);
         }
     }
 
     #[test]
     fn generations_only_rise() {
-        let metrics = Arc::new(Metrics::new(std::time::Instant::now()));
-        let nodes = Arc::new(Nodes::new(Arc::clone(&metrics)));
-        let plane = Plane::new(
-            pilotfish_mesh::Settings::default(),
-            Readiness::waiting_for([]),
-            metrics,
-            nodes,
-            Treatment::default(),
-        );
+        let plane = plane(Treatment::default());
         let mut seen = plane.generation();
         // A repair may be published before the change that came in while it was found.
         assert!(plane.publish(2));
