@@ -90,7 +90,8 @@ pub(crate) struct Aliases(Arc<BTreeMap<String, String>>);
 impl Aliases {
     pub(crate) fn parse(flags: &[String]) -> Result<Self> {
         let mut all = BTreeMap::new();
-        for flag in flags.iter().map(|flag| flag.trim()) {
+        let flags = flags.iter().map(|flag| flag.trim());
+        for flag in flags.filter(|flag| !flag.is_empty()) {
             let pair = flag.split_once('=');
             let Some((alias, name)) = pair.filter(|(a, n)| !a.is_empty() && !n.is_empty()) else {
                 bail!("--cluster-aliases {flag}: give ALIAS=NAME, such as east-old=east");
@@ -688,6 +689,7 @@ mod tests {
             names,
             [Some("east"), Some("east"), Some("west"), None, None]
         );
+        assert_eq!(of(&["--clusterAliases="]).unwrap(), Aliases::default());
         for bad in ["old", "=east", "old=", "old=a,old=b"] {
             let error = of(&["--cluster-aliases", bad]).unwrap_err().to_string();
             assert!(error.contains("--cluster-aliases"), "{bad}: {error}");

@@ -348,7 +348,8 @@ mod tests {
             let (mut own, _) = listener.accept().await.unwrap();
             assert_eq!(answer(&mut own).await, format!("GET {path} HTTP/1.1"));
             assert_eq!(asked.await.unwrap(), "{}");
-            assert_eq!(answer(&mut own).await, "", "it is closed");
+            let closed = tokio::time::timeout(IDLE, answer(&mut own)).await;
+            assert_eq!(closed.as_deref(), Ok(""), "it is closed");
         }
         let asked = ask("/nodes", false);
         let (mut shared, _) = listener.accept().await.unwrap();

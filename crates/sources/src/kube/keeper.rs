@@ -129,6 +129,7 @@ impl Keeper {
     }
 
     fn read(&mut self, key: ObjectKey, object: &Raw<'_>) -> Read {
+        // Where somebody writes about objects, their message must tell how they stand as well.
         let standing = self.register.as_ref().map(|_| object.standing(self.kind));
         if self.part == Part::Useful
             && standing != Some(None)
