@@ -24,9 +24,9 @@ use crate::server::Server;
 use crate::service::PeerAddress;
 
 /// What HTTP/2 may take of a response before the client has. Less wakes the task that makes the response more often; more are
-/// copies of what all share, times the clients that connect at once. A frame in the queue takes a place in a list that never
-/// shrinks: this is seven of them.
-const MOST_BUFFERED: usize = 112 * 1024;
+/// copies of what all share, times the clients that connect at once. A part in the queue takes a place in a list that never
+/// shrinks: this is two of them.
+const MOST_BUFFERED: usize = 128 * 1024;
 
 /// How many connections may wait to be accepted, if the system allows as many. Those that find no room are not refused: they
 /// try again after one second, then after two and four more, while nobody knows of them.

@@ -5,7 +5,6 @@
 //! connection, writes what is there whenever the connection has nothing more to do. Nothing waits for a later poll.
 //! Under TLS, what is written at once is encrypted at once, into records that go out together.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,11 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How much is collected at most; a connection keeps a buffer only while its client is behind.
 pub(crate) const MOST: usize = 128 * 1024;
-
-thread_local! {
-    /// The last buffer that was emptied on this thread: warm, and enough for all its connections.
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
+/// What is less than this mostly stays so; where there is more, much more follows.
+const LITTLE: usize = 4096;
 
 /// A connection, and what is to be written to it.
 #[derive(Debug)]
@@ -33,11 +29,12 @@ struct Out<S> {
 impl<S: AsyncWrite + Unpin> Out<S> {
     /// Takes what fits; 0 if the buffer is full.
     fn put(&mut self, bytes: &[u8]) -> usize {
-        if self.buffer.capacity() == 0 {
-            self.buffer = SPARE.take();
-            self.buffer.reserve_exact(MOST);
-        }
         let taken = bytes.len().min(MOST.saturating_sub(self.buffer.len()));
+        let len = self.buffer.len() + taken;
+        if len > self.buffer.capacity() {
+            let room = if len <= LITTLE { LITTLE } else { MOST };
+            self.buffer.reserve_exact(room - self.buffer.len());
+        }
         self.buffer.extend_from_slice(&bytes[..taken]);
         taken
     }
@@ -56,10 +53,7 @@ impl<S: AsyncWrite + Unpin> Out<S> {
             }
         }
         self.written = 0;
-        self.buffer.clear();
-        if self.buffer.capacity() > 0 {
-            SPARE.set(std::mem::take(&mut self.buffer));
-        }
+        self.buffer = Vec::new();
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 }

@@ -39,10 +39,11 @@ impl Inbound {
         }
     }
 
-    /// The next message; none at the end. Dropping the future loses nothing.
+    /// The next message; none at the end. Dropping the future loses nothing. Boxed, because tasks that pass it on have room
+    /// for it at each step.
     pub(crate) async fn message<M: prost::Message + Default>(
         &mut self,
-    ) -> Result<Option<M>, Status> {
+    ) -> Result<Option<Box<M>>, Status> {
         loop {
             if let Some(bytes) = self.take()? {
                 if frame::count_fields(&bytes) > self.max_fields {
@@ -51,7 +52,7 @@ impl Inbound {
                         self.max_fields
                     )));
                 }
-                return M::decode(bytes).map(Some).map_err(|e| {
+                return M::decode(bytes).map(Box::new).map(Some).map_err(|e| {
                     Status::invalid_argument(format!("request does not decode: {e}"))
                 });
             }
@@ -177,7 +178,7 @@ mod tests {
                 .as_mut()
                 .poll(&mut Context::from_waker(std::task::Waker::noop()));
             match polled {
-                Poll::Ready(Ok(Some(message))) => all.push(message),
+                Poll::Ready(Ok(Some(message))) => all.push(*message),
                 Poll::Ready(Ok(None)) => return (all, None),
                 Poll::Ready(Err(status)) => return (all, Some(status.code())),
                 Poll::Pending => panic!("pending"),

@@ -1,6 +1,6 @@
 //! A bundle cut into parts, each of which is put together once for all that are being sent it.
 //!
-//! A part is as much as HTTP/2 puts into one frame. What is small is copied into one buffer with its neighbours, because a
+//! A part is as much as HTTP/2 puts into a few frames. What is small is copied into one buffer with its neighbours, because a
 //! frame of its own costs more than the copy; a large resource is handed over as it is. When many clients are sent the same
 //! at once, a part is kept by the first who needs it and shared by the others: otherwise copying takes a quarter of all that
 //! connecting costs. Whoever is alone keeps nothing.
@@ -15,9 +15,9 @@ use crate::bundle::Bundle;
 use crate::packed::SHARE_FROM;
 use crate::resource::Version;
 
-/// A part is at most this long: what HTTP/2 puts into one frame. Memory for it is at hand, since the last one was just
-/// given back; larger buffers come from the kernel, which clears them first.
-pub(crate) const PIECE: usize = 16 * 1024;
+/// A part is at most this long: four frames of HTTP/2, which cuts it without copying. What goes with each part, from one
+/// task to the other and into HTTP/2's queue, goes with every fourth frame only.
+pub(crate) const PIECE: usize = 64 * 1024;
 
 /// How much all bundles together keep. Beyond that, everybody copies.
 const MOST_KEPT: usize = 32 * 1024 * 1024;

@@ -66,7 +66,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         Ok((first, early)) => (Ok(first), early),
         Err(status) => (Err(status), None),
     };
-    let question = first.as_ref().ok().and_then(P::question);
+    let question = first.as_deref().ok().and_then(P::question);
     if let Some(question) = question.filter(|_| aggregated) {
         let asked = inquire::<C, P>(&shared, &mut inbound, &outbound, &peer, question);
         let asked = Box::pin(asked).await;
@@ -79,7 +79,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
     }
     let (first, node_id, mut proxy) =
         match first.and_then(|first| admit::<C, P>(&shared, first, &peer)) {
-            Ok((first, node_id, proxy)) => (Box::new(first), node_id, proxy),
+            Ok(admitted) => admitted,
             Err(status) => {
                 shared.observer.refused(&status);
                 outbound.end(status);
@@ -158,7 +158,7 @@ async fn gone(outbound: &Outbound) {
 async fn first_request<C: Configuration, P: Protocol>(
     shared: &Shared<C>,
     inbound: &mut Inbound,
-) -> Result<(P::Request, Option<Health>), Status> {
+) -> Result<(Box<P::Request>, Option<Health>), Status> {
     let slot = shared.admission.slot(Instant::now());
     let slot =
         slot.ok_or_else(|| Status::resource_exhausted("too many streams wait to be admitted"))?;
@@ -167,7 +167,7 @@ async fn first_request<C: Configuration, P: Protocol>(
     let first = async {
         loop {
             let request = inbound.message::<P::Request>().await?;
-            match request.as_ref().and_then(P::health) {
+            match request.as_deref().and_then(P::health) {
                 Some(health) => early = Some(health),
                 None => return Ok::<_, Status>(request),
             }
@@ -232,12 +232,16 @@ async fn inquire<C: Configuration, P: Protocol>(
 }
 
 /// Who was admitted: its first request, its name and what translation sees of it.
-type Admitted<C, P> = (<P as Protocol>::Request, Text, <C as Configuration>::Proxy);
+type Admitted<C, P> = (
+    Box<<P as Protocol>::Request>,
+    Text,
+    <C as Configuration>::Proxy,
+);
 
 /// Lets the control plane judge the node.
 fn admit<C: Configuration, P: Protocol>(
     shared: &Shared<C>,
-    first: P::Request,
+    first: Box<P::Request>,
     peer: &Peer,
 ) -> Result<Admitted<C, P>, Status> {
     let nameless =
@@ -374,7 +378,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         }
     }
 
-    async fn take(&mut self, request: P::Request, peer: &Peer) -> Result<(), End> {
+    async fn take(&mut self, request: Box<P::Request>, peer: &Peer) -> Result<(), End> {
         if self.aggregated {
             if let Some(health) = P::health(&request) {
                 self.shared.config.reported(&mut self.proxy, health);
@@ -384,7 +388,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                 return Box::pin(self.answer(question, peer)).await;
             }
         }
-        self.on_request(request)
+        self.on_request(*request)
     }
 
     fn on_generation(&mut self) {
