@@ -113,6 +113,11 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
+    /// Bytes in the pieces that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
     /// All of a short message.
     fn whole(&mut self) -> Bytes {
         let Frames {

@@ -49,6 +49,7 @@ mod session;
 pub mod sotw;
 mod stream;
 mod subscription;
+mod turns;
 mod type_url;
 mod watch;
 

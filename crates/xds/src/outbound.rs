@@ -17,14 +17,16 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::frame::{Frames, Pieces};
+use crate::turns::{Turn, Turns};
 
 /// Another response is accepted when no more than this is queued.
 const LOW_WATER: usize = 64 * 1024;
 
-#[derive(Debug)]
 struct State {
     responses: VecDeque<Pieces>,
     queued: usize,
+    /// That of the first response, once it has begun.
+    turn: Turn,
     end: Option<Status>,
     ended: bool,
     gone: bool,
@@ -32,9 +34,9 @@ struct State {
     waker: Option<Waker>,
 }
 
-#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
+    turns: Turns,
     /// The queue accepts another response again, or the transport went away.
     taken: Notify,
 }
@@ -46,24 +48,24 @@ impl Shared {
 }
 
 /// The end that makes responses. Dropping it ends the stream with an error, since that happens only if its task dies.
-#[derive(Debug)]
 pub(crate) struct Outbound(Arc<Shared>);
 
 /// The end that the transport reads.
-#[derive(Debug)]
 pub(crate) struct ResponseBody(Arc<Shared>);
 
-pub(crate) fn channel() -> (Outbound, ResponseBody) {
+pub(crate) fn channel(turns: Turns) -> (Outbound, ResponseBody) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             responses: VecDeque::new(),
             queued: 0,
+            turn: Turn::default(),
             end: None,
             ended: false,
             gone: false,
             progress: Instant::now(),
             waker: None,
         }),
+        turns,
         taken: Notify::new(),
     });
     (Outbound(shared.clone()), ResponseBody(shared))
@@ -116,6 +118,7 @@ impl Outbound {
     pub(crate) fn abort(&self, status: Status) {
         let mut state = self.0.lock();
         state.responses.clear();
+        state.turn = Turn::Idle;
         state.queued = 0;
         state.end.get_or_insert(status);
         wake(state);
@@ -145,9 +148,20 @@ impl http_body::Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let mut state = self.0.lock();
-        while let Some(response) = state.responses.front_mut() {
+        loop {
+            let State {
+                responses, turn, ..
+            } = &mut *state;
+            let Some(response) = responses.front_mut() else {
+                break;
+            };
+            if turn.poll(response.left(), &self.0.turns, cx).is_pending() {
+                state.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
             let Some(piece) = response.next() else {
-                state.responses.pop_front();
+                *turn = Turn::Idle;
+                responses.pop_front();
                 continue;
             };
             let was_full = state.queued > LOW_WATER;
@@ -183,8 +197,105 @@ impl Drop for ResponseBody {
         let mut state = self.0.lock();
         state.gone = true;
         state.responses.clear();
+        state.turn = Turn::Idle;
         state.queued = 0;
         drop(state);
         self.0.taken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body::Body as _;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::frame::whole;
+    use crate::turns::{LONG, PATIENCE};
+
+    /// What comes next: how many bytes, none at the end.
+    async fn next(body: &mut ResponseBody) -> Option<usize> {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
+        let data = frame?.expect("no error").into_data();
+        Some(data.map_or(0, |data| data.len()))
+    }
+
+    async fn is_waiting(body: &mut ResponseBody) -> bool {
+        timeout(Duration::ZERO, next(body)).await.is_err()
+    }
+
+    /// Takes a whole response of that length.
+    async fn take(body: &mut ResponseBody, len: usize) {
+        let mut taken = 0;
+        while taken < len + 5 {
+            taken += next(body).await.expect("more");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_responses_take_turns_and_short_ones_do_not() {
+        let turns = Turns::of(1);
+        let (first, mut first_body) = channel(turns.clone());
+        let (second, mut second_body) = channel(turns.clone());
+        let (short, mut short_body) = channel(turns);
+        first.send(whole(&vec![0; LONG]));
+        second.send(whole(&vec![0; LONG]));
+        short.send(whole(&[0; 1000]));
+        assert!(next(&mut first_body).await.is_some());
+        assert!(is_waiting(&mut second_body).await);
+        take(&mut short_body, 1000).await;
+        // Once begun, a response keeps its turn to its end, also where little is left.
+        let mut pieces = 0;
+        while !is_waiting(&mut first_body).await {
+            pieces += 1;
+        }
+        assert!(pieces > 1);
+        take(&mut second_body, LONG).await;
+        // It is given back at the end.
+        assert!(is_waiting(&mut second_body).await);
+        first.send(whole(&vec![0; LONG]));
+        take(&mut first_body, LONG).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_long_for_a_client_that_takes_nothing() {
+        let turns = Turns::of(1);
+        let (slow, mut slow_body) = channel(turns.clone());
+        let (other, mut other_body) = channel(turns);
+        slow.send(whole(&vec![0; LONG]));
+        other.send(whole(&vec![0; LONG]));
+        assert!(next(&mut slow_body).await.is_some());
+        let before = Instant::now();
+        take(&mut other_body, LONG).await;
+        let waited = before.elapsed();
+        assert!(
+            (PATIENCE..PATIENCE * 2).contains(&waited),
+            "waited for {waited:?}"
+        );
+        // One that goes gives its turn to the next.
+        other.send(whole(&vec![0; LONG]));
+        assert!(is_waiting(&mut other_body).await);
+        drop(slow_body);
+        let before = Instant::now();
+        take(&mut other_body, LONG).await;
+        assert_eq!(before.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_waits_for_its_turn_can_be_ended() {
+        let turns = Turns::of(1);
+        let (slow, mut slow_body) = channel(turns.clone());
+        let (other, mut other_body) = channel(turns);
+        slow.send(whole(&vec![0; LONG]));
+        other.send(whole(&vec![0; LONG]));
+        assert!(next(&mut slow_body).await.is_some());
+        let ended = tokio::spawn(async move { next(&mut other_body).await });
+        tokio::task::yield_now().await;
+        other.abort(Status::aborted("enough"));
+        let before = Instant::now();
+        assert_eq!(ended.await.expect("a task"), Some(0), "trailers");
+        assert_eq!(before.elapsed(), Duration::ZERO);
     }
 }

@@ -22,6 +22,7 @@ use crate::question::{Answer, Answers, Question};
 use crate::resource::Resource;
 use crate::service::Discovery;
 use crate::session::Generation;
+use crate::turns::Turns;
 use crate::type_url::TypeUrl;
 
 /// What all streams share.
@@ -33,6 +34,8 @@ pub(crate) struct Shared<C> {
     pub(crate) permits: Semaphore,
     /// As many as may compute at once. More than cores would be no faster, and each thread keeps memory of its own.
     pub(crate) computing: Semaphore,
+    /// Whose long response goes out next.
+    pub(crate) turns: Turns,
     pub(crate) registry: Registry,
     pub(crate) pool: Arc<Pool>,
     pub(crate) drain: watch::Sender<bool>,
@@ -118,6 +121,7 @@ impl<C: Configuration> Server<C> {
             admission: Admission::new(&limits),
             permits: Semaphore::new(limits.push_throttle.clamp(1, Semaphore::MAX_PERMITS)),
             computing: Semaphore::new(limits.cores.max(1)),
+            turns: Turns::new(limits.cores),
             registry: Registry::default(),
             pool: Arc::default(),
             drain: watch::Sender::new(false),

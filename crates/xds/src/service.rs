@@ -109,7 +109,7 @@ impl<C: Configuration> Discovery<C> {
             limits.max_receive_bytes,
             limits.max_names.saturating_mul(3).saturating_add(64),
         );
-        let (outbound, body) = outbound::channel();
+        let (outbound, body) = outbound::channel(self.shared.turns.clone());
         let opening = Opening {
             inbound,
             outbound,
