@@ -82,10 +82,11 @@ impl Outbound {
         self.0.lock().gone
     }
 
-    /// Since when the transport has taken nothing although there is something.
+    /// Since when the transport has taken nothing although there is something, and it was its turn.
     pub(crate) fn stuck_since(&self) -> Option<Instant> {
         let state = self.0.lock();
-        (state.queued > 0).then_some(state.progress)
+        let since = state.progress + state.turn.patience();
+        (state.queued > 0).then_some(since)
     }
 
     /// Resolves when another response is accepted again, or when the client is gone. May resolve without.
@@ -267,7 +268,10 @@ mod tests {
         slow.send(whole(&vec![0; LONG]));
         other.send(whole(&vec![0; LONG]));
         assert!(next(&mut slow_body).await.is_some());
+        assert!(is_waiting(&mut other_body).await);
         let before = Instant::now();
+        assert!(slow.stuck_since().is_some_and(|since| since <= before));
+        assert!(other.stuck_since().is_some_and(|since| since > before));
         take(&mut other_body, LONG).await;
         let waited = before.elapsed();
         assert!(

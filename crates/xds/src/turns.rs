@@ -56,6 +56,14 @@ pub(crate) enum Turn {
 }
 
 impl Turn {
+    /// How long it may be that nothing is sent because it is not its turn.
+    pub(crate) fn patience(&self) -> Duration {
+        match self {
+            Self::Waiting(_) => PATIENCE,
+            Self::Idle | Self::Mine(_) => Duration::ZERO,
+        }
+    }
+
     /// Ready when a response of that length may be sent.
     pub(crate) fn poll(&mut self, len: usize, turns: &Turns, cx: &mut Context<'_>) -> Poll<()> {
         if len < LONG && matches!(self, Self::Idle) {
