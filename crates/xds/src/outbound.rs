@@ -251,6 +251,7 @@ mod tests {
         let mut pieces = 0;
         while !is_waiting(&mut first_body).await {
             pieces += 1;
+            assert!(is_waiting(&mut second_body).await);
         }
         assert!(pieces > 1);
         take(&mut second_body, LONG).await;

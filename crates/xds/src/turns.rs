@@ -2,7 +2,7 @@
 //!
 //! When all proxies of a mesh connect at once, each can be sent a little at a time, so that all wait for the end of theirs; or
 //! some are sent theirs, then the next. What is half-sent takes memory wherever it is: in queues here, in the system's
-//! buffers for each connection, in clients that cannot use it yet. And what was just sent to one is still warm for the next.
+//! buffers for each connection, in clients that cannot use it yet.
 //! A turn is no more than an order: nobody waits longer than [`PATIENCE`] for those before it, however slow they are.
 
 use std::pin::Pin;
