@@ -1,4 +1,5 @@
-//! The stages without sockets: deriving the world, lowering and emitting each type, one change, encoding a response.
+//! The stages without sockets: deriving the world, lowering, emitting, both for each type as the engine does it, one change,
+//! encoding a response.
 //!
 //! `make bench BENCH_ARGS=micro` runs all, `BENCH_ARGS="micro CDS"` those with the word in their name.
 
@@ -9,8 +10,14 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use pilotfish_bench::mesh::{Change as Edited, Edit, Size};
 use pilotfish_bench::proxy;
 use pilotfish_config::{Change, ObjectKey, Snapshot, SourceId, Store, parse};
+use pilotfish_emit::{self as emit, Dialect};
 use pilotfish_engine::{Engine, Proxy, ProxyFacts};
-use pilotfish_mesh::Settings;
+use pilotfish_lower::{
+    Client, ClusterScope, EndpointScope, Families, ProxyKind, RouteScope, Who, cluster, endpoint,
+    route,
+};
+use pilotfish_mesh::service::ServiceId;
+use pilotfish_mesh::{Reader, Settings, World};
 use pilotfish_protos::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use pilotfish_xds::{Generation, Protocol, SessionConfig, TypeUrl, View, delta, sotw};
 
@@ -81,10 +88,121 @@ fn world(c: &mut Criterion) {
     }
 }
 
+/// What a sidecar of the first namespace may read.
+struct Scopes {
+    clusters: ClusterScope,
+    endpoints: EndpointScope,
+    routes: RouteScope,
+}
+
+impl Scopes {
+    fn new() -> Self {
+        let who = Who {
+            namespace: "ns0".into(),
+            dns_domain: "ns0.svc.cluster.local".into(),
+            ..Who::default()
+        };
+        let client = || Client::new(ProxyKind::Sidecar, Families::V4, who.clone());
+        Self {
+            clusters: ClusterScope {
+                client: client(),
+                files: Default::default(),
+                network: Default::default(),
+            },
+            endpoints: EndpointScope {
+                client: client(),
+                network: Default::default(),
+                cluster: Default::default(),
+                node: Default::default(),
+                view: Default::default(),
+            },
+            routes: RouteScope {
+                client: client(),
+                instances: Vec::new(),
+                http_proxy: false,
+            },
+        }
+    }
+
+    /// For each service what `lower` makes of it, with what it read on record, as the engine has it.
+    fn of_services<T>(world: &World, lower: impl Fn(&Reader<'_>, &ServiceId) -> Vec<T>) -> Vec<T> {
+        let services = world.services();
+        let lowered = services.flat_map(|service| {
+            let reader = Reader::new(world);
+            let made = lower(&reader, &service.id);
+            black_box(reader.into_record());
+            made
+        });
+        lowered.collect()
+    }
+
+    fn clusters(&self, world: &World) -> Vec<pilotfish_ir::Cluster> {
+        Self::of_services(world, |r, id| cluster::outbound(r, &self.clusters, id))
+    }
+
+    fn endpoints(&self, world: &World) -> Vec<pilotfish_ir::EndpointSet> {
+        Self::of_services(world, |r, id| endpoint::sets(r, &self.endpoints, id))
+    }
+
+    fn hosts(&self, world: &World) -> Vec<pilotfish_ir::VirtualHost> {
+        let reader = Reader::new(world);
+        let mut all = Vec::new();
+        for table in route::tables(&reader, &self.routes) {
+            for host in route::hosts(&reader, &self.routes, &table) {
+                let own = Reader::new(world);
+                all.extend(route::virtual_host(&own, &self.routes, &table, &host));
+                black_box(own.into_record());
+            }
+        }
+        all
+    }
+}
+
+/// From the world to what is to be said, and from there to bytes, apart.
+fn lower_and_emit(c: &mut Criterion) {
+    let (scopes, dialect) = (Scopes::new(), Dialect::istio(""));
+    for services in SIZES {
+        let world = Objects::of(&size(services)).engine().world();
+        let mut lower = c.benchmark_group("lower");
+        let mut stage = |what: &str, run: &dyn Fn() -> usize| {
+            assert!(run() > 0, "{what} of {services} services");
+            lower.bench_function(BenchmarkId::new(what, services), |b| b.iter(run));
+        };
+        stage("clusters", &|| scopes.clusters(&world).len());
+        stage("endpoints", &|| scopes.endpoints(&world).len());
+        stage("virtual hosts", &|| scopes.hosts(&world).len());
+        lower.finish();
+        let (clusters, sets) = (scopes.clusters(&world), scopes.endpoints(&world));
+        let hosts = scopes.hosts(&world);
+        let mut emit = c.benchmark_group("emit");
+        let mut stage = |what: &str, run: &dyn Fn() -> usize| {
+            assert!(run() > 0, "{what} of {services} services");
+            emit.bench_function(BenchmarkId::new(what, services), |b| b.iter(run));
+        };
+        let len = |encoded: emit::Encoded| encoded.any.len();
+        stage("clusters", &|| {
+            clusters
+                .iter()
+                .map(|c| len(emit::cluster(c, &dialect)))
+                .sum()
+        });
+        stage("endpoints", &|| {
+            sets.iter().map(|s| len(emit::endpoints(s, &dialect))).sum()
+        });
+        stage("virtual hosts", &|| {
+            hosts
+                .iter()
+                .map(|h| emit::virtual_host(h, &dialect).len())
+                .sum()
+        });
+        emit.finish();
+    }
+}
+
 /// Everything of a type for the first proxy that asks.
 fn translate(c: &mut Criterion) {
     for kind in TYPES {
-        let mut group = c.benchmark_group(format!("lower and emit {}", kind.short()));
+        let mut group = c.benchmark_group(format!("translate {}", kind.short()));
         for services in SIZES {
             let objects = Objects::of(&size(services));
             group.bench_function(BenchmarkId::from_parameter(services), |b| {
@@ -171,5 +289,5 @@ fn push<P: Protocol>(session: &mut P, view: &View) -> usize {
     pieces.map(|piece| piece.len()).sum()
 }
 
-criterion_group!(benches, world, translate, change, encode);
+criterion_group!(benches, world, lower_and_emit, translate, change, encode);
 criterion_main!(benches);

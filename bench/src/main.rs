@@ -42,7 +42,8 @@ Examples:
 What the columns mean:
   reached      Proxies that got something, in the round with the fewest; of connect: that have everything they asked for
   p50 p99 max  From the change (the rename of the file) to the last message of a proxy. It includes the time for which the
-               server collects changes before it pushes (PILOT_DEBOUNCE_AFTER, 100 ms unless set).
+               server collects changes before it pushes: 2 ms, as every change comes after quiet (--first-change-wait of
+               `pilotfish serve`), or PILOT_DEBOUNCE_AFTER if --env sets it.
   CPU          Time on a processor per change, user and system, as the kernel accounts for it in ticks of 10 ms: the mean
                of all rounds, so that with --repeats 5 it is known to 2 ms. It includes whatever else the server does
                until the next change.
@@ -136,19 +137,15 @@ struct Options {
     /// A variable for the server's environment; give it again for more
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Servers", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Another server to measure beside it, with {dir}, {grpc}, {http}, {monitoring}, {kubeconfig} for what it is given; it
-    /// must answer /ready on {http}
-    #[arg(long, value_name = "COMMAND", help_heading = "Servers")]
-    peer: Option<String>,
-    /// What {kubeconfig} stands for
+    /// Another server to measure beside it, with {dir}, {grpc}, {http}, {monitoring} for what it is given; it must
+    /// answer /ready on {http}
     #[arg(
         long,
-        value_name = "FILE",
-        default_value = "",
-        env = "KUBECONFIG",
-        help_heading = "Servers"
+        value_name = "COMMAND",
+        help_heading = "Servers",
+        conflicts_with = "growth"
     )]
-    kubeconfig: String,
+    peer: Option<String>,
     /// Write all figures to a file as well
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     json: Option<PathBuf>,
@@ -223,8 +220,7 @@ async fn bench(options: &Options) -> Result<()> {
         options.proxies
     })?;
     let ours = Launch::pilotfish(&binary, options.env.clone());
-    let peer = options.peer.as_deref();
-    let peer = peer.map(|line| Launch::peer(line, &options.kubeconfig));
+    let peer = options.peer.as_deref().map(Launch::peer);
     let mut output = Output {
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         measured: Vec::new(),
@@ -263,6 +259,7 @@ async fn beside(ours: &Launch, peer: Option<&Launch>, plan: &Plan) -> Result<Mea
     };
     Ok(Measured {
         limit_ratio: ratio(connect, limit.cpu_ms),
+        shares: peer.as_ref().map(|peer| report::shares(&ours, peer)),
         ours,
         limit,
         peer,

@@ -52,6 +52,27 @@ pub struct Measured {
     pub limit_ratio: Option<f64>,
     /// The same against another server.
     pub peer: Option<Run>,
+    /// What ours took as a share of what that took.
+    pub shares: Option<Vec<Share>>,
+}
+
+/// What a phase took as a share of what it took another server; none of what took it nothing.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Share {
+    /// The phase.
+    pub name: &'static str,
+    /// Half of the proxies were reached.
+    pub p50: Option<f64>,
+    /// All but a hundredth were.
+    pub p99: Option<f64>,
+    /// Processor time.
+    pub cpu: Option<f64>,
+    /// Bytes.
+    pub sent: Option<f64>,
+    /// Memory after the phase.
+    pub rss: Option<f64>,
+    /// The most memory so far.
+    pub peak: Option<f64>,
 }
 
 /// Everything, as it is written for programs.
@@ -192,35 +213,36 @@ pub fn measured(measured: &Measured) -> String {
             "\n{} as a share of {}; less is better",
             ours.server, peer.server
         );
-        text += &shares(ours, peer);
+        text += &share_table(measured.shares.as_deref().unwrap_or_default());
     }
     text
 }
 
-fn shares(ours: &Run, peer: &Run) -> String {
+/// What each phase took `ours` as a share of what it took `peer`.
+pub fn shares(ours: &Run, peer: &Run) -> Vec<Share> {
+    let phases = ours.phases.iter().zip(&peer.phases);
+    let share = |(a, b): (&Phase, &Phase)| Share {
+        name: a.name,
+        p50: ratio(a.p50_ms, b.p50_ms),
+        p99: ratio(a.p99_ms, b.p99_ms),
+        cpu: ratio(a.cpu_ms, b.cpu_ms),
+        sent: ratio(a.kilobytes.total(), b.kilobytes.total()),
+        rss: ratio(a.rss_mb, b.rss_mb),
+        peak: ratio(a.peak_mb, b.peak_mb),
+    };
+    phases.map(share).collect()
+}
+
+fn share_table(shares: &[Share]) -> String {
     let mut rows = vec![words(&[
         "phase", "p50", "p99", "CPU", "sent", "RSS", "peak",
     ])];
-    for (a, b) in ours.phases.iter().zip(&peer.phases) {
-        let figures = |p: &Phase| {
-            [
-                p.p50_ms,
-                p.p99_ms,
-                p.cpu_ms,
-                p.kilobytes.total(),
-                p.rss_mb,
-                p.peak_mb,
-            ]
-        };
-        let mut row = vec![a.name.into()];
-        row.extend(
-            figures(a)
-                .into_iter()
-                .zip(figures(b))
-                .map(|(a, b)| shown(ratio(a, b), 3)),
-        );
-        rows.push(row);
-    }
+    rows.extend(shares.iter().map(|s| {
+        let figures = [s.p50, s.p99, s.cpu, s.sent, s.rss, s.peak];
+        let mut row = vec![s.name.into()];
+        row.extend(figures.map(|figure| shown(figure, 3)));
+        row
+    }));
     table(&rows)
 }
 

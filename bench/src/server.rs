@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const START: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(5);
 
-/// How to start one. The words of `command` may have `{dir}`, `{grpc}`, `{http}`, `{monitoring}` and `{kubeconfig}` in them.
+/// How to start one. The words of `command` may have `{dir}`, `{grpc}`, `{http}` and `{monitoring}` in them.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// What reports call it.
@@ -22,8 +22,6 @@ pub struct Launch {
     pub command: Vec<String>,
     /// Variables added to the environment.
     pub env: Vec<(String, String)>,
-    /// Stands for `{kubeconfig}`.
-    pub kubeconfig: String,
 }
 
 impl Launch {
@@ -37,17 +35,15 @@ impl Launch {
             name: "pilotfish".into(),
             command,
             env,
-            kubeconfig: String::new(),
         }
     }
 
     /// Any other server, by a line of words.
-    pub fn peer(line: &str, kubeconfig: &str) -> Self {
+    pub fn peer(line: &str) -> Self {
         Self {
             name: "peer".into(),
             command: line.split_whitespace().map(str::to_owned).collect(),
             env: Vec::new(),
-            kubeconfig: kubeconfig.into(),
         }
     }
 }
@@ -100,7 +96,6 @@ impl Server {
                 .replace("{grpc}", &grpc.port().to_string())
                 .replace("{http}", &http.port().to_string())
                 .replace("{monitoring}", &monitoring.port().to_string())
-                .replace("{kubeconfig}", &launch.kubeconfig)
         };
         let words: Vec<String> = launch.command.iter().map(fill).collect();
         let mut server = Self::spawn(&launch.name, &words, &launch.env, grpc, scratch)?;

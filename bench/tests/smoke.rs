@@ -4,39 +4,70 @@
     reason = "a test drives processes and files"
 )]
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-#[test]
-fn a_small_mesh_is_measured() {
+const BENCH: &str = env!("CARGO_BIN_EXE_pilotfish-bench");
+
+/// The tables, what was said besides, and the figures, of a small mesh.
+fn bench(args: &[&str]) -> (String, String, Value) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("figures.json");
-    let output = Command::new(env!("CARGO_BIN_EXE_pilotfish-bench"))
-        .args([
-            "--services",
-            "20",
-            "--endpoints",
-            "2",
-            "--namespaces",
-            "2",
-            "--proxies",
-            "4",
-        ])
-        .args(["--repeats", "2", "--settle", "0.2", "--patience", "5"])
-        .args(["--env", "PILOT_DEBOUNCE_AFTER=20ms", "--json"])
+    let output = Command::new(BENCH)
+        .args(["--services", "20", "--endpoints", "2"])
+        .args(["--namespaces", "2", "--proxies", "4"])
+        .args(["--settle", "0.2", "--patience", "5"])
+        .args(args)
+        .arg("--json")
         .arg(&file)
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.success(),
         "{said}\n(the server is built with `cargo build -p pilotfish`)"
     );
-    assert_eq!(text.matches("times the limit's CPU").count(), 2, "{text}");
+    let figures = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    (text, said, figures)
+}
 
-    let figures: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+#[test]
+fn a_peer_is_measured_beside_it_and_compared() {
+    let server = Path::new(BENCH).with_file_name("pilotfish");
+    let peer = format!(
+        "{} serve --config-dir {{dir}} --grpc-addr 127.0.0.1:{{grpc}} --http-addr 127.0.0.1:{{http}} \
+         --monitoring-addr 127.0.0.1:{{monitoring}}",
+        server.display()
+    );
+    let (text, _, figures) = bench(&["--mode", "delta", "--repeats", "1", "--peer", &peer]);
+    assert!(text.contains("pilotfish as a share of peer"), "{text}");
+    let one = &figures["measured"][0];
+    let (phases, shares) = (&one["ours"]["phases"], &one["shares"]);
+    let connect = (&shares[0]["name"], &shares[0]["sent"]);
+    assert_eq!(connect, (&"connect".into(), &1.0.into()), "{shares:#}");
+    let of = |all: &Value| all.as_array().map(Vec::len);
+    assert_eq!(of(shares), of(phases));
+    for share in shares.as_array().unwrap() {
+        assert!(share["p99"].as_f64() > Some(0.0), "{share:#}");
+    }
+}
+
+#[test]
+fn a_peer_does_not_grow() {
+    let output = Command::new(BENCH)
+        .args(["--growth", "--peer", "x"])
+        .output();
+    let said = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
+fn a_small_mesh_is_measured() {
+    let (text, said, figures) = bench(&["--repeats", "2", "--env", "PILOT_DEBOUNCE_AFTER=20ms"]);
+    assert_eq!(text.matches("times the limit's CPU").count(), 2, "{text}");
     let measured = figures["measured"].as_array().unwrap();
     assert_eq!(measured.len(), 2);
     for (mode, one) in ["delta", "sotw"].iter().zip(measured) {

@@ -1,4 +1,4 @@
-//! Endpoints, services and weights change all the time, and nobody who sends requests notices.
+//! Endpoints, services, weights and names of hosts change all the time, and nobody who sends requests notices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -8,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use pilotfish_e2e::backend::{Backend, Identity};
 use pilotfish_e2e::client::Client;
 use pilotfish_e2e::config::Workspace;
+use pilotfish_e2e::control::Options;
 use pilotfish_e2e::envoy::Protocol;
-use pilotfish_e2e::fabric::Interception;
+use pilotfish_e2e::fabric::{HUB, Interception};
 use pilotfish_e2e::load::Load;
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::net::Net;
@@ -18,6 +19,9 @@ use pilotfish_e2e::yaml::{self, Service};
 use pilotfish_e2e::{case, wait};
 
 const CHANGES: usize = 100;
+/// Enough for ten of each kind.
+const FEW_CHANGES: usize = 40;
+const KINDS: [&str; 4] = ["weights", "endpoints", "services", "names"];
 /// Changes sent faster than they can be looked at, to end with.
 const BURST: usize = 30;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
@@ -38,11 +42,16 @@ struct Desired {
     v2_weight: u8,
     endpoints: BTreeSet<Ipv4Addr>,
     extras: BTreeSet<u8>,
+    /// The number in a host's name, while there is such a host.
+    name: Option<u8>,
+    /// How often it was renamed or removed.
+    renamed: u8,
 }
 
 struct Scene<'a> {
     load: Load,
     probe: Net,
+    outside: Net,
     proxies: [Pod; 2],
     backends: Vec<Backend>,
     mesh: Mesh<'a>,
@@ -50,25 +59,43 @@ struct Scene<'a> {
 
 #[test]
 fn a_hundred_changes_and_no_failed_request_delta() {
-    case::run(|workspace| churn(workspace, Protocol::Delta));
+    case::run(|workspace| churn(workspace, Protocol::Delta, Tables::Apart, CHANGES));
 }
 
 #[test]
 fn a_hundred_changes_and_no_failed_request_state_of_the_world() {
-    case::run(|workspace| churn(workspace, Protocol::Sotw));
+    case::run(|workspace| churn(workspace, Protocol::Sotw, Tables::Whole, CHANGES));
 }
 
-fn churn(workspace: &Workspace, protocol: Protocol) -> Result<()> {
+#[test]
+fn changes_and_no_failed_request_delta_with_whole_tables() {
+    case::run(|workspace| churn(workspace, Protocol::Delta, Tables::Whole, FEW_CHANGES));
+}
+
+/// How the proxies are to get their virtual hosts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tables {
+    Apart,
+    Whole,
+}
+
+fn churn(workspace: &Workspace, protocol: Protocol, tables: Tables, changes: usize) -> Result<()> {
     let mut desired = Desired {
         v2_weight: 50,
         endpoints: [address(1, 0), address(2, 0)].into(),
         extras: BTreeSet::new(),
+        name: None,
+        renamed: 0,
     };
-    let scene = Scene::start(workspace, &desired, protocol)?;
+    let mut options = Options::default();
+    if (protocol, tables) == (Protocol::Delta, Tables::Whole) {
+        options.flags.push("--whole-route-tables".to_owned());
+    }
+    let scene = Scene::start(workspace, &desired, protocol, options)?;
     let mut kinds = BTreeMap::<&str, u32>::new();
     let start = Instant::now();
     let mut slowest = Duration::ZERO;
-    for number in 0..CHANGES {
+    for number in 0..changes {
         let kind = desired.change(number);
         let changed = Instant::now();
         scene.write(&desired, kind)?;
@@ -79,13 +106,13 @@ fn churn(workspace: &Workspace, protocol: Protocol) -> Result<()> {
         *kinds.entry(kind).or_default() += 1;
     }
     let verified = start.elapsed();
-    for number in CHANGES..CHANGES + BURST {
+    for number in changes..changes + BURST {
         let kind = desired.change(number);
         scene.write(&desired, kind)?;
         std::thread::sleep(Duration::from_millis(15));
     }
     let burst = Instant::now();
-    for kind in ["weights", "endpoints", "services"] {
+    for kind in KINDS {
         scene
             .took_effect(&desired, kind, burst)
             .with_context(|| format!("{kind} after the burst: {desired:?}"))?;
@@ -98,9 +125,14 @@ fn churn(workspace: &Workspace, protocol: Protocol) -> Result<()> {
             rejected.values().all(|count| *count == 0),
             "rejected: {rejected:?}"
         );
+        let apart = pod.envoy.admin().sum("vhds\\..*update_success$")?;
+        ensure!(
+            (apart > 0) == (tables == Tables::Apart),
+            "{apart} updates of virtual hosts"
+        );
     }
     eprintln!(
-        "{protocol:?}: {CHANGES} changes {kinds:?} in {verified:.1?} (slowest {slowest:.0?}) and {BURST} in a burst; \
+        "{protocol:?}: {changes} changes {kinds:?} in {verified:.1?} (slowest {slowest:.0?}) and {BURST} in a burst; \
          {} requests answered, {} failed, {} sent again",
         report.answered, report.failed, report.resent
     );
@@ -116,7 +148,7 @@ fn churn(workspace: &Workspace, protocol: Protocol) -> Result<()> {
         report.resent
     );
     ensure!(
-        report.answered > 1000,
+        report.answered > 10 * changes as u64,
         "only {} requests were answered",
         report.answered
     );
@@ -130,31 +162,33 @@ fn churn(workspace: &Workspace, protocol: Protocol) -> Result<()> {
 }
 
 impl Desired {
-    /// The next change, which is one of three kinds.
+    /// The next change.
     fn change(&mut self, number: usize) -> &'static str {
-        let step = number / 3;
-        match number % 3 {
-            0 => {
-                self.v2_weight = [100, 0, 30, 70][step % 4];
-                "weights"
-            }
-            1 => {
+        let step = number / KINDS.len();
+        let kind = KINDS[number % KINDS.len()];
+        match kind {
+            "weights" => self.v2_weight = [100, 0, 30, 70][step % 4],
+            "endpoints" => {
                 // One endpoint comes or goes; the first of each version stays, so that no subset is ever empty.
                 let version = 1 + (step % 2) as u8;
                 let other = address(version, 1 + (step / 2) as u8 % (EACH - 1));
                 if !self.endpoints.remove(&other) {
                     self.endpoints.insert(other);
                 }
-                "endpoints"
             }
-            _ => {
+            "services" => {
                 let extra = (step % 3) as u8;
                 if !self.extras.remove(&extra) {
                     self.extras.insert(extra);
                 }
-                "services"
+            }
+            // It comes, takes another name, and goes.
+            _ => {
+                self.renamed += 1;
+                self.name = (self.renamed % 3 != 0).then_some(self.renamed);
             }
         }
+        kind
     }
 
     fn routes(&self) -> String {
@@ -175,10 +209,30 @@ spec:
         )
     }
 
+    /// A host that is nothing but a name, for sidecars and at the gateway.
+    fn named(name: u8) -> String {
+        format!(
+            "apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: named, namespace: shop}}
+spec:
+  hosts: [{}]
+  gateways: [mesh, edge/edge]
+  http:
+  - route: [{{destination: {{host: shop.shop.svc.cluster.local, subset: v1, port: {{number: 80}}}}}}]
+",
+            host(name)
+        )
+    }
+
     fn slices(&self) -> String {
         let addresses: Vec<_> = self.endpoints.iter().copied().collect();
         Service::http("shop", "shop", SHOP).endpoints(&addresses)
     }
+}
+
+fn host(name: u8) -> String {
+    format!("name-{name}.example")
 }
 
 fn extra_address(extra: u8) -> Ipv4Addr {
@@ -186,7 +240,12 @@ fn extra_address(extra: u8) -> Ipv4Addr {
 }
 
 impl<'a> Scene<'a> {
-    fn start(workspace: &'a Workspace, desired: &Desired, protocol: Protocol) -> Result<Self> {
+    fn start(
+        workspace: &'a Workspace,
+        desired: &Desired,
+        protocol: Protocol,
+        options: Options,
+    ) -> Result<Self> {
         let mut objects = vec![
             yaml::namespace("edge"),
             yaml::namespace("shop"),
@@ -216,14 +275,10 @@ spec:
             pods.iter()
                 .map(|(version, at)| yaml::pod("shop", "shop", &format!("v{version}"), *at)),
         );
-        let mesh = Mesh::start(
-            workspace,
-            &[
-                ("mesh.yaml", &objects.concat()),
-                ("weights.yaml", &desired.routes()),
-                ("endpoints.yaml", &desired.slices()),
-            ],
-        )?;
+        workspace.write("mesh.yaml", &objects.concat())?;
+        workspace.write("weights.yaml", &desired.routes())?;
+        workspace.write("endpoints.yaml", &desired.slices())?;
+        let mesh = Mesh::serve_with(workspace, HUB, options)?;
 
         let addresses: Vec<Ipv4Addr> = pods.iter().map(|(_, at)| *at).collect();
         let servers = mesh.fabric.pod("servers", &addresses, Interception::None)?;
@@ -260,6 +315,7 @@ spec:
         Ok(Self {
             load,
             probe: inside,
+            outside,
             proxies,
             backends,
             mesh,
@@ -271,6 +327,10 @@ spec:
         match kind {
             "weights" => workspace.write("weights.yaml", &desired.routes()),
             "endpoints" => workspace.write("endpoints.yaml", &desired.slices()),
+            "names" => match desired.name {
+                Some(name) => workspace.write("names.yaml", &Desired::named(name)),
+                None => workspace.remove("names.yaml"),
+            },
             _ => (0..3).try_for_each(|extra| {
                 let name = format!("extra{extra}");
                 let file = format!("{name}.yaml");
@@ -296,6 +356,7 @@ spec:
         match kind {
             "weights" => self.shares_follow(desired, changed),
             "endpoints" => self.hosts_follow(desired),
+            "names" => self.names_follow(desired),
             _ => self.services_follow(desired),
         }
     }
@@ -359,14 +420,31 @@ spec:
                     .hosts()?
                     .contains_key(&cluster);
                 ensure!(known == wanted, "cluster known: {known}");
-                if wanted {
-                    let response =
-                        Client::new(&self.probe, (extra_address(extra), 80), &host).get("/")?;
-                    ensure!(response.status == 200, "answers {}", response.status);
-                }
-                Ok(())
+                self.answers(&self.probe, (extra_address(extra), 80), &host, wanted)
             })?;
         }
+        Ok(())
+    }
+
+    /// The name that is written answers, and the one before it does no more.
+    fn names_follow(&self, desired: &Desired) -> Result<()> {
+        let former = desired.renamed.checked_sub(1).filter(|name| name % 3 != 0);
+        let names = [(desired.name, true), (former, false)];
+        for (name, wanted) in names {
+            let Some(name) = name else { continue };
+            let host = host(name);
+            let ways = [(&self.probe, (SHOP, 80)), (&self.outside, (GATEWAY, 8080))];
+            for (net, address) in ways {
+                wait::until(&host, LIMIT, || self.answers(net, address, &host, wanted))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a host answers is as wanted.
+    fn answers(&self, net: &Net, address: (Ipv4Addr, u16), host: &str, wanted: bool) -> Result<()> {
+        let status = Client::new(net, address, host).get("/")?.status;
+        ensure!((status == 200) == wanted, "{host} answers {status}");
         Ok(())
     }
 }

@@ -115,11 +115,12 @@ fn tour(workspace: &Workspace) -> Result<()> {
 
     // A namespace with nothing but loopback is as good as the reader's machine, and all its ports are free.
     let net = Net::Inside(Arc::new(Namespace::new("tour")?));
+    workspace.write("hello.yaml", &mesh)?;
     let control = ControlPlane::start(
         &net,
         LOOPBACK,
         Ports::ISTIOD,
-        &tour.join("mesh"),
+        &workspace.config(),
         &workspace.logs(),
     )?;
     let _hello = Backend::start(
@@ -143,6 +144,20 @@ fn tour(workspace: &Workspace) -> Result<()> {
         response.status == 200 && response.json()["instance"] == "hello-1",
         "{response:?}"
     );
+    let (from, to) = ("hosts: [hello.example]", "hosts: [hi.example]");
+    let renames = readme.contains(r"sed -i 's/hosts: \[hello.example\]/hosts: [hi.example]/'");
+    ensure!(
+        renames && mesh.contains(from),
+        "README.md renames another host"
+    );
+    workspace.write("hello.yaml", &mesh.replace(from, to))?;
+    for (host, status) in [("hi.example", 200), ("hello.example", 404)] {
+        wait::until(host, Duration::from_secs(5), || {
+            let answer = Client::new(&net, (LOOPBACK, 10000), host).get("/")?;
+            ensure!(answer.status == status, "answers {}", answer.status);
+            Ok(())
+        })?;
+    }
     ensure!(envoy.admin().rejected()? == 0);
     drop(control);
     Ok(())

@@ -77,9 +77,9 @@ pub(crate) async fn run(plane: Arc<Plane>, interval: Duration) -> Result<()> {
         let done = tokio::task::spawn_blocking(move || audited.audit(turn)).await;
         let took = began.elapsed();
         match done {
-            Ok(Some(audit)) => {
-                take(&plane.metrics, &audit, took);
-                if let Some(generation) = audit.healed {
+            Ok(Some((audit, healed))) => {
+                take(&plane.metrics, &audit, healed, took);
+                if let Some(generation) = healed {
                     let time = jiff::Timestamp::now().to_string();
                     let version = plane.snapshot().version;
                     plane.history.add(Push::repair(time, generation, version));
@@ -95,28 +95,24 @@ pub(crate) async fn run(plane: Arc<Plane>, interval: Duration) -> Result<()> {
 }
 
 /// Counts what an audit found, and logs it if it is not as it should be.
-fn take(metrics: &Metrics, audit: &Audit, took: Duration) {
+fn take(metrics: &Metrics, audit: &Audit, healed: Option<u64>, took: Duration) {
     metrics.audited(audit.differences.len(), took);
-    if audit.healed.is_some() {
+    if healed.is_some() {
         metrics.triggered("audit", 1);
     }
     tracing::debug!(target: "push", sheet = audit.section, resources = audit.resources, took_ms = took.as_secs_f64() * 1e3, "self-audit");
-    for line in lines(audit) {
+    for line in lines(audit, healed) {
         tracing::error!(target: "push", "{line}");
     }
 }
 
 /// What the log says of an audit: nothing if all was well.
-fn lines(audit: &Audit) -> Vec<String> {
-    if audit.differences.is_empty() {
+fn lines(audit: &Audit, healed: Option<u64>) -> Vec<String> {
+    let Some(generation) = healed else {
         return Vec::new();
-    }
-    let healed = audit.healed.map_or_else(
-        || "not healed".to_owned(),
-        |generation| format!("healed in generation {generation}"),
-    );
+    };
     let head = format!(
-        "self-audit: {} of {} resources of {} differ from what the configuration gives ({healed}). This is a bug of \
+        "self-audit: {} of {} resources of {} differ from what the configuration gives (healed in generation {generation}). This is a bug of \
          Pilotfish; please report it with these lines",
         audit.differences.len(),
         audit.resources,
@@ -201,7 +197,7 @@ mod tests {
         assert_eq!(due, Some(11 * 60), "ten intervals late");
     }
 
-    fn audit(differences: usize) -> Audit {
+    fn audit(differences: usize) -> (Audit, Option<u64>) {
         let difference = |index| Difference {
             name: Text::from(format!("outbound|80||web-{index}")),
             what: Wrong::Outdated,
@@ -209,17 +205,22 @@ mod tests {
                 .map(|s| Text::from(format!("Service/shop/{s}")))
                 .collect(),
         };
-        Audit {
+        let audit = Audit {
             section: "clusters",
             resources: 100,
             differences: (0..differences).map(difference).collect(),
-            healed: (differences > 0).then_some(7),
-        }
+        };
+        (audit, (differences > 0).then_some(7))
+    }
+
+    fn said(differences: usize) -> Vec<String> {
+        let (audit, healed) = audit(differences);
+        lines(&audit, healed)
     }
 
     #[test]
     fn a_difference_is_said_with_its_provenance_and_counted() {
-        let found = lines(&audit(1));
+        let found = said(1);
         assert_eq!(found.len(), 2);
         assert!(found[0].contains("1 of 100 resources of clusters"));
         assert!(found[0].contains("healed in generation 7"));
@@ -229,8 +230,10 @@ mod tests {
              Service/shop/2, Service/shop/3, Service/shop/4 and 2 more"
         );
         let metrics = Metrics::new(std::time::Instant::now());
-        take(&metrics, &audit(0), seconds(1));
-        take(&metrics, &audit(3), seconds(1));
+        for differences in [0, 3] {
+            let (audit, healed) = audit(differences);
+            take(&metrics, &audit, healed, seconds(1));
+        }
         let text = metrics.text();
         for line in [
             "pilotfish_audit_sheets_total 2",
@@ -244,9 +247,9 @@ mod tests {
 
     #[test]
     fn what_is_said_is_bounded() {
-        assert_eq!(lines(&audit(0)), Vec::<String>::new());
-        assert_eq!(lines(&audit(LINES - 2)).len(), LINES - 1);
-        let many = lines(&audit(1000));
+        assert_eq!(said(0), Vec::<String>::new());
+        assert_eq!(said(LINES - 2).len(), LINES - 1);
+        let many = said(1000);
         assert_eq!(many.len(), LINES);
         assert!(many[LINES - 1].contains("and 982 more"), "{many:?}");
     }

@@ -163,15 +163,17 @@ impl Plane {
         })
     }
 
-    /// Compares a part of what proxies are given with what the configuration gives from scratch. What was wrong is built
-    /// again, and proxies are told.
-    pub(crate) fn audit(&self, turn: usize) -> Option<Audit> {
-        let audit = self.engine.audit(turn)?;
-        if let Some(generation) = audit.healed {
+    /// Compares a part of what proxies are given with what the configuration gives from scratch. If something was wrong, all
+    /// is built again, and proxies are told, in the generation that is returned.
+    pub(crate) fn audit(&self, turn: usize) -> Option<(Audit, Option<u64>)> {
+        let (audit, correction) = self.engine.audit(turn)?;
+        let healed = (!audit.differences.is_empty()).then(|| {
             let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+            let generation = self.engine.heal(correction);
             self.publish(generation);
-        }
-        Some(audit)
+            generation
+        });
+        Some((audit, healed))
     }
 
     /// The generation that connections know.

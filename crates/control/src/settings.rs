@@ -697,8 +697,9 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_istiod() {
+    fn defaults_are_those_of_istiod_but_for_pace() {
         let settings = resolve(&[], &Environment::default()).unwrap();
+        // Ours: the first change waits 2 ms, and new streams are admitted as they cost.
         assert_eq!(
             settings.debounce,
             Debounce {

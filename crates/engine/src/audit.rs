@@ -1,12 +1,14 @@
-//! Incremental state compared with what the same world gives from scratch, one sheet at a time.
+//! Incremental state compared with what the same objects give from scratch, one sheet at a time.
 
 use std::sync::{Arc, Weak};
 
-use pilotfish_mesh::Text;
+use pilotfish_config::Snapshot;
+use pilotfish_mesh::{Text, World};
 use pilotfish_xds::{Change, Resource, ResourceSet, View};
 
 use crate::engine::{Engine, lock};
 use crate::memo::Memo;
+use crate::section::Interners;
 use crate::sheet::{Sheet, Work};
 
 /// What a look at one sheet found.
@@ -16,10 +18,15 @@ pub struct Audit {
     pub section: &'static str,
     /// Resources that were compared.
     pub resources: usize,
-    /// Where the sheet was wrong. All sheets that may share the mistake are rebuilt when they are next asked for.
+    /// Where the sheet was wrong.
     pub differences: Vec<Difference>,
-    /// The generation that makes proxies ask, if something was wrong.
-    pub healed: Option<u64>,
+}
+
+/// The world as it follows from the objects that there were at an audit.
+#[derive(Debug)]
+pub struct Correction {
+    world: World,
+    snapshot: Arc<Snapshot>,
 }
 
 /// One resource that was not what it should have been.
@@ -56,11 +63,12 @@ impl Wrong {
 }
 
 impl Engine {
-    /// Builds one of the sheets in use from scratch and compares. `turn` chooses it: callers that count up look at all of
-    /// them in time. `None` if nobody has asked for any since the last change. Takes as long as the
-    /// first proxy of a scope waits, and holds no lock meanwhile.
-    pub fn audit(&self, turn: usize) -> Option<Audit> {
-        let (world, generation) = self.now();
+    /// Builds one of the sheets in use from the objects, without anything that the engine keeps, and compares. `turn` chooses
+    /// it: callers that count up look at all of them in time, unless sheets come and go. `None` if nobody has asked for any
+    /// since the last change. Takes as long as the first proxy of a scope waits after a start, for a moment as much memory
+    /// as the world, and holds no lock meanwhile.
+    pub fn audit(&self, turn: usize) -> Option<(Audit, Correction)> {
+        let (was, snapshot, generation) = self.now();
         let live: Vec<_> = lock(&self.sheets)
             .values()
             .filter_map(Weak::upgrade)
@@ -71,22 +79,27 @@ impl Engine {
             let sheet = lock(&shared.sheet);
             sheet.is_current(generation).then(|| sheet.set().clone())?
         };
+        let all: Vec<_> = snapshot.objects.keys().cloned().collect();
+        let world = World::empty(was.settings().clone()).begin(&snapshot, &all);
+        drop(was);
         let mut memo = Memo::default();
         memo.forget(generation);
         let mut fresh = Sheet::default();
-        let work = Work::new(&shared.section, &world, &mut memo, &self.interners);
+        let interners = Interners::default();
+        let work = Work::new(&shared.section, &world, &mut memo, &interners);
         fresh.refresh(work, None);
-        let differences = differences(&held, fresh.set());
-        let healed = (!differences.is_empty()).then(|| {
-            lock(&shared.memo).distrust();
-            self.wake()
-        });
-        Some(Audit {
+        let audit = Audit {
             section: shared.section.name(),
             resources: fresh.set().len(),
-            differences,
-            healed,
-        })
+            differences: differences(&held, fresh.set()),
+        };
+        Some((audit, Correction { world, snapshot }))
+    }
+
+    /// Forgets all that may share a mistake, so that it is built again when it is next asked for; returns the generation that
+    /// makes proxies ask. Like [`Engine::apply`], for one writer.
+    pub fn heal(&self, correction: Correction) -> u64 {
+        self.start_over(correction.world, &correction.snapshot)
     }
 }
 
@@ -108,12 +121,12 @@ fn differences(held: &ResourceSet, right: &ResourceSet) -> Vec<Difference> {
 
 #[cfg(test)]
 mod tests {
-    use pilotfish_config::{Change as Edit, Store, parse};
+    use pilotfish_config::{Applied, Change as Edit, SourceId, Store, parse};
     use pilotfish_protos::envoy::config::core::v3::Node;
     use pilotfish_xds::TypeUrl;
 
     use super::*;
-    use crate::ProxyFacts;
+    use crate::{Proxy, ProxyFacts};
 
     const MESH: &str = "
 apiVersion: networking.istio.io/v1
@@ -126,53 +139,100 @@ spec:
   endpoints: [{address: 10.0.0.1}]
 ";
 
+    /// An engine on the mesh and a proxy that has its endpoints.
+    struct Bench {
+        store: Store,
+        source: SourceId,
+        engine: Engine,
+        proxy: Proxy,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mut store = Store::new();
+            let source = store.register("test");
+            let engine = Engine::new(pilotfish_mesh::Settings::default());
+            let node = Node {
+                id: "sidecar~10.0.0.9~a.default~default.svc.cluster.local".into(),
+                ..Node::default()
+            };
+            let proxy = engine.connect(ProxyFacts::from_node(&node).expect("a node"));
+            let mut bench = Self {
+                store,
+                source,
+                engine,
+                proxy,
+            };
+            let applied = bench.write(MESH);
+            bench.engine.apply(&applied.snapshot, &applied.changed);
+            bench
+        }
+
+        fn write(&mut self, mesh: &str) -> Applied {
+            let read = parse::documents(mesh, "mesh.yaml");
+            let edits = read.objects.into_iter().map(Edit::upsert).collect();
+            self.store.apply(self.source, edits)
+        }
+
+        fn endpoints(&mut self) -> View {
+            self.engine.view(&mut self.proxy, &TypeUrl::Endpoints)
+        }
+
+        fn audit(&self) -> (Vec<(String, Wrong)>, Correction) {
+            let (audit, correction) = self.engine.audit(0).expect("a sheet");
+            assert!(audit.resources > 0);
+            let found = audit.differences.iter();
+            let found = found.map(|d| (d.name.to_string(), d.what)).collect();
+            (found, correction)
+        }
+    }
+
     #[test]
     fn a_sheet_that_went_wrong_is_found_and_healed() {
-        let mut store = Store::new();
-        let source = store.register("test");
-        let read = parse::documents(MESH, "mesh.yaml");
-        let edits = read.objects.into_iter().map(Edit::upsert).collect();
-        let applied = store.apply(source, edits);
-        let engine = Engine::new(pilotfish_mesh::Settings::default());
-        engine.apply(&applied.snapshot, &applied.changed);
-        let node = Node {
-            id: "sidecar~10.0.0.9~a.default~default.svc.cluster.local".into(),
-            ..Node::default()
-        };
-        let mut proxy = engine.connect(ProxyFacts::from_node(&node).expect("a node"));
-        let right = engine.view(&mut proxy, &TypeUrl::Endpoints);
+        let mut bench = Bench::new();
+        let right = bench.endpoints();
         let name = right.iter().next().expect("endpoints").name.clone();
-        assert!(
-            engine
-                .audit(0)
-                .is_some_and(|audit| audit.differences.is_empty() && audit.resources > 0)
-        );
+        assert_eq!(bench.audit().0, []);
 
         let broken = Resource::new(name.clone(), b"\x0a\x01x", Arc::from([]));
         let extra = Resource::new("extra".into(), b"\x0a\x01y", Arc::from([]));
-        let generation = engine.generation();
-        for shared in lock(&engine.sheets).values().filter_map(Weak::upgrade) {
+        for shared in lock(&bench.engine.sheets)
+            .values()
+            .filter_map(Weak::upgrade)
+        {
             lock(&shared.sheet).tamper(&broken);
             lock(&shared.sheet).tamper(&extra);
         }
-        assert_ne!(
-            engine.view(&mut proxy, &TypeUrl::Endpoints).get(&name),
-            right.get(&name)
-        );
-        let audit = engine.audit(0).expect("a sheet");
-        let found: Vec<_> = audit
-            .differences
-            .iter()
-            .map(|d| (&*d.name, d.what))
-            .collect();
-        assert_eq!(found, [("extra", Wrong::Left), (&*name, Wrong::Outdated)]);
-        assert!(audit.healed > Some(generation));
-        let healed = engine.view(&mut proxy, &TypeUrl::Endpoints);
-        assert_eq!(healed.changes(&right).count(), 0);
-        assert!(
-            engine
-                .audit(0)
-                .is_some_and(|audit| audit.differences.is_empty())
-        );
+        assert_ne!(bench.endpoints().get(&name), right.get(&name));
+        let generation = bench.engine.generation();
+        let (found, correction) = bench.audit();
+        let wrong = [
+            ("extra".to_owned(), Wrong::Left),
+            (name.to_string(), Wrong::Outdated),
+        ];
+        assert_eq!(found, wrong);
+        assert!(bench.engine.heal(correction) > generation);
+        assert_eq!(bench.endpoints().changes(&right).count(), 0);
+        assert_eq!(bench.audit().0, []);
+    }
+
+    #[test]
+    fn a_change_that_the_world_missed_is_found_and_healed() {
+        let mut bench = Bench::new();
+        let before = bench.endpoints();
+        let name = before.iter().next().expect("endpoints").name.clone();
+        let applied = bench.write(&MESH.replace("10.0.0.1", "10.0.0.2"));
+        bench.engine.apply(&applied.snapshot, &[]);
+        assert_eq!(bench.endpoints().changes(&before).count(), 0, "missed");
+
+        let (found, correction) = bench.audit();
+        assert_eq!(found, [(name.to_string(), Wrong::Outdated)]);
+        bench.engine.heal(correction);
+        assert_eq!(bench.endpoints().changes(&before).count(), 1);
+        assert_eq!(bench.audit().0, []);
+        // Objects go on changing from there.
+        let applied = bench.write(MESH);
+        bench.engine.apply(&applied.snapshot, &applied.changed);
+        assert_eq!(bench.endpoints().changes(&before).count(), 0);
     }
 }

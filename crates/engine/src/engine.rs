@@ -79,6 +79,8 @@ struct State {
 pub(crate) struct Shared {
     pub(crate) section: Section,
     pub(crate) sheet: Arc<Mutex<Sheet>>,
+    /// Whether it is there because a proxy connected, not because a change gave one another scope.
+    for_newcomer: bool,
     /// Pieces that scopes of the same family share. Locked before any sheet of it, if both are.
     pub(crate) memo: Arc<Mutex<Memo>>,
 }
@@ -322,6 +324,8 @@ impl Engine {
         if let Some(set) = current(&sheet) {
             return set;
         }
+        // What connecting takes is nothing that the last change took.
+        let by_change = !(shared.for_newcomer && sheet.is_blank());
         // Read under the lock of the memo, so that nobody has brought it further than this world.
         let (world, generation) = {
             let state = self.read();
@@ -329,7 +333,7 @@ impl Engine {
                 .history
                 .front()
                 .is_some_and(|(first, _)| *first > memo.generation + 1);
-            if missed || memo.is_useless() || memo.generation < state.forgotten {
+            if missed || memo.is_empty() || memo.generation < state.forgotten {
                 memo.forget(state.generation);
             }
             let since = memo.generation;
@@ -351,13 +355,13 @@ impl Engine {
         memo.refreshed(client, &shared.sheet);
         drop(memo);
         if cost != Cost::default() {
-            self.add_cost(generation, cost);
+            self.add_cost(by_change.then_some(generation), cost);
         }
         sheet.set().clone()
     }
 
     /// What the translation of a generation has taken so far. Nothing is translated before somebody asks; what was not
-    /// asked for in time counts for the generation that it was asked for in.
+    /// asked for in time counts for the generation that it was asked for in, and what newcomers ask for counts for none.
     pub fn cost(&self, generation: u64) -> Cost {
         let costs = lock(&self.costs);
         let found = costs.iter().rev().find(|(of, _)| *of == generation);
@@ -369,12 +373,15 @@ impl Engine {
         *lock(&self.total_cost)
     }
 
-    fn add_cost(&self, generation: u64, more: Cost) {
+    fn add_cost(&self, generation: Option<u64>, more: Cost) {
         {
             let mut total = lock(&self.total_cost);
             total.pieces += more.pieces;
             total.resources += more.resources;
         }
+        let Some(generation) = generation else {
+            return;
+        };
         let mut costs = lock(&self.costs);
         match costs.iter_mut().rev().find(|(of, _)| *of == generation) {
             Some((_, cost)) => {
@@ -388,16 +395,26 @@ impl Engine {
         }
     }
 
-    /// The current world and its generation.
-    pub(crate) fn now(&self) -> (Arc<World>, u64) {
+    /// The current world, what it was derived from, and its generation.
+    pub(crate) fn now(&self) -> (Arc<World>, Arc<Snapshot>, u64) {
         let state = self.read();
-        (state.world.clone(), state.generation)
+        (
+            state.world.clone(),
+            state.snapshot.clone(),
+            state.generation,
+        )
     }
 
-    /// Starts a generation in which no fact changed, so that everybody asks again.
-    pub(crate) fn wake(&self) -> u64 {
+    /// Starts a generation in which everything is built again, from this world unless the objects have changed since.
+    pub(crate) fn start_over(&self, world: World, of: &Arc<Snapshot>) -> u64 {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&state.snapshot, of) {
+            state.world = Arc::new(world);
+        }
         state.advance(Arc::default());
+        state.forgotten = state.generation;
+        state.rescoped = state.generation;
+        self.interners.forget();
         state.generation
     }
 
@@ -442,8 +459,11 @@ impl Engine {
         };
         let reader = Reader::new(&world);
         let sections = sections(&reader, &proxy.facts, &client_labels, node_bound);
+        let is_newcomer = proxy.sheets.is_none();
         let take = |all: Vec<Section>| -> SharedSheets {
-            all.into_iter().map(|s| self.sheet(s)).collect()
+            all.into_iter()
+                .map(|s| self.sheet(s, is_newcomer))
+                .collect()
         };
         proxy.sheets = Some(Sheets {
             generation,
@@ -458,7 +478,7 @@ impl Engine {
         });
     }
 
-    fn sheet(&self, section: Section) -> Arc<Shared> {
+    fn sheet(&self, section: Section, for_newcomer: bool) -> Arc<Shared> {
         let mut sheets = lock(&self.sheets);
         if let Some(s) = sheets.get(&section).and_then(Weak::upgrade) {
             return s;
@@ -467,6 +487,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             section: section.clone(),
             sheet: Arc::default(),
+            for_newcomer,
             memo: self.memo(&section),
         });
         sheets.insert(section, Arc::downgrade(&shared));

@@ -76,6 +76,11 @@ impl<V> Interner<V> {
         made
     }
 
+    /// Forgets what there is.
+    pub(crate) fn forget(&self) {
+        self.lock().values.clear();
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Table<V>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

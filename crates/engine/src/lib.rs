@@ -5,7 +5,9 @@
 //!   equal share its sheet, and with it the encoded resources.
 //! - A sheet is made of pieces: one destination, one port, one virtual host. Each remembers the facts it read. Asking for
 //!   a sheet brings it up to date: pieces that read a changed fact are lowered again, and what comes out equal is kept.
-//! - Equal pieces of different scopes share one encoding through the interner.
+//! - Scopes that differ in nothing but what pieces can ask about are a family, with one memo: a piece that was built for one
+//!   of them serves all that answer alike.
+//! - Equal pieces of different families share one encoding through the interner.
 //!
 //! No clock, no I/O, no randomness: what is returned depends on the objects applied, not on their order or history.
 #![deny(clippy::disallowed_methods)]
@@ -20,6 +22,6 @@ mod section;
 mod selectors;
 mod sheet;
 
-pub use audit::{Audit, Difference, Wrong};
+pub use audit::{Audit, Correction, Difference, Wrong};
 pub use engine::{Applied, Cost, Engine, Proxy};
 pub use facts::{NodeError, ProxyFacts};

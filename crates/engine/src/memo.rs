@@ -86,8 +86,6 @@ pub(crate) struct Memo {
     log: VecDeque<(u64, Vec<Key>)>,
     /// Entries without pieces are swept when there are this many.
     sweep_at: usize,
-    /// Something in here is wrong.
-    distrusted: bool,
     /// The sheets that were refreshed last, one for each place of clients, newest last: the next scope starts from one.
     latest: Vec<(Client, Weak<Mutex<Sheet>>)>,
     /// What was put together last for each table: the next scope most likely has the same hosts.
@@ -102,14 +100,9 @@ struct Entry {
 }
 
 impl Memo {
-    /// Whether there is nothing to keep: nothing was built yet, or something was built wrong.
-    pub(crate) fn is_useless(&self) -> bool {
-        self.entries.is_empty() || self.distrusted
-    }
-
-    /// Makes whoever comes next start again.
-    pub(crate) fn distrust(&mut self) {
-        self.distrusted = true;
+    /// Whether nothing was built yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// The one allocation of a key.

@@ -93,6 +93,12 @@ pub(crate) struct Interners {
 }
 
 impl Interners {
+    /// Makes everything again for whoever asks next; what is in use stays.
+    pub(crate) fn forget(&self) {
+        self.resources.forget();
+        self.hosts.forget();
+    }
+
     /// A table without its hosts.
     pub(crate) fn table_without_hosts(
         &self,

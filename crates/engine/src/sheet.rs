@@ -133,6 +133,11 @@ impl Sheet {
         self.generation == generation && !self.pieces.is_empty()
     }
 
+    /// Whether it was never refreshed.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// The resources as of the last refresh.
     pub(crate) fn set(&self) -> &ResourceSet {
         &self.set

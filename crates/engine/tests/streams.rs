@@ -172,7 +172,7 @@ impl Scene {
 
     /// Incremental state is what it would be from scratch, of one sheet.
     fn audit(&self, turn: usize) -> Result<(), TestCaseError> {
-        if let Some(audit) = self.bench.engine.audit(turn) {
+        if let Some((audit, _)) = self.bench.engine.audit(turn) {
             prop_assert!(audit.differences.is_empty(), "the audit finds {audit:#?}");
         }
         Ok(())

@@ -11,7 +11,7 @@
 //! - [`Resource`]: encoded once, shared by all. [`ResourceSet`]: persistent map. [`View`]: what one proxy may get of one type.
 //! - [`delta::Session`] and [`sotw::Session`] know the protocol and nothing of time or sockets ([`Protocol`]).
 //! - `stream` owns one session and decides when: push order, one unanswered response per type, time-outs, removals last.
-//! - `outbound` hands shared chunks to the transport; nothing is encoded per proxy but names, versions and nonces.
+//! - `outbound` hands shared chunks to the transport; nothing is encoded per proxy but nonces, and the names of what is gone.
 //!
 //! Invariants:
 //! 1. No request makes the server panic, and no client makes it hold more than its limits allow.

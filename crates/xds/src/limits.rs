@@ -16,7 +16,7 @@ pub enum NewStreams {
     PerSecond(u32),
 }
 
-/// Bounds and time-outs. The defaults are istiod's where it has one.
+/// Bounds and time-outs. `pilotfish serve` sets those that flags and variables speak of; the others are as here.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Proxies for which configuration is made at the same time.

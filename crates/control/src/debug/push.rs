@@ -423,7 +423,10 @@ spec:
             Client::connect(address, "b").await,
         ];
         let shown = || serde_json::to_value(Shown::of(&plane)).unwrap();
-        assert_eq!(shown()["pushes"][0]["proxies"], 0, "connecting is no push");
+        let connected = shown();
+        for figure in ["proxies", "pieces", "changedResources"] {
+            assert_eq!(connected["pushes"][0][figure], 0, "connecting is no push");
+        }
 
         let moved = MESH
             .replace("weight: 90", "weight: 80")

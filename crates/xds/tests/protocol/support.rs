@@ -318,7 +318,7 @@ impl Running {
     pub(crate) async fn start_watched(limits: Limits, observer: Arc<dyn Observer>) -> Self {
         let fake = Fake::new();
         let server = Server::new(fake.clone(), limits, observer);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = pilotfish_xds::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn({
