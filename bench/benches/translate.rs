@@ -3,6 +3,7 @@
 //!
 //! `make bench BENCH_ARGS=micro` runs all, `BENCH_ARGS="micro CDS"` those with the word in their name.
 
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -12,12 +13,13 @@ use pilotfish_bench::proxy;
 use pilotfish_config::{Change, ObjectKey, Snapshot, SourceId, Store, parse};
 use pilotfish_emit::{self as emit, Dialect};
 use pilotfish_engine::{Engine, Proxy, ProxyFacts};
+use pilotfish_ir::tls::CertificateFiles;
 use pilotfish_lower::{
     Client, ClusterScope, EndpointScope, Families, ProxyKind, RouteScope, Who, cluster, endpoint,
     route,
 };
 use pilotfish_mesh::service::ServiceId;
-use pilotfish_mesh::{Reader, Settings, World};
+use pilotfish_mesh::{Reader, Settings, Text, World};
 use pilotfish_protos::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use pilotfish_xds::{Generation, Protocol, SessionConfig, TypeUrl, View, delta, sotw};
 
@@ -106,15 +108,15 @@ impl Scopes {
         Self {
             clusters: ClusterScope {
                 client: client(),
-                files: Default::default(),
-                network: Default::default(),
+                files: CertificateFiles::default(),
+                network: Text::default(),
             },
             endpoints: EndpointScope {
                 client: client(),
-                network: Default::default(),
-                cluster: Default::default(),
-                node: Default::default(),
-                view: Default::default(),
+                network: Text::default(),
+                cluster: Text::default(),
+                node: Text::default(),
+                view: BTreeSet::new(),
             },
             routes: RouteScope {
                 client: client(),

@@ -1,6 +1,7 @@
 //! The benchmark itself, on a small mesh: every proxy is reached in each phase, and the limit comes out.
 #![allow(
     clippy::disallowed_methods,
+    clippy::unwrap_used,
     reason = "a test drives processes and files"
 )]
 

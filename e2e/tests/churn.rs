@@ -87,10 +87,17 @@ fn churn(workspace: &Workspace, protocol: Protocol, tables: Tables, changes: usi
         name: None,
         renamed: 0,
     };
-    let mut options = Options::default();
+    // What no host answers for is refused at once, instead of waiting for a connection to where nobody is.
+    let mesh = workspace.place("mesh-config.yaml");
+    std::fs::write(&mesh, "outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n")?;
+    let mut flags = vec!["--mesh-config".to_owned(), mesh.display().to_string()];
     if (protocol, tables) == (Protocol::Delta, Tables::Whole) {
-        options.flags.push("--whole-route-tables".to_owned());
+        flags.push("--whole-route-tables".to_owned());
     }
+    let options = Options {
+        flags,
+        ..Options::default()
+    };
     let scene = Scene::start(workspace, &desired, protocol, options)?;
     let mut kinds = BTreeMap::<&str, u32>::new();
     let start = Instant::now();
@@ -182,10 +189,9 @@ impl Desired {
                     self.extras.insert(extra);
                 }
             }
-            // It comes, takes another name, and goes.
             _ => {
                 self.renamed += 1;
-                self.name = (self.renamed % 3 != 0).then_some(self.renamed);
+                self.name = Some(self.renamed).filter(|name| is_there(*name));
             }
         }
         kind
@@ -229,6 +235,11 @@ spec:
         let addresses: Vec<_> = self.endpoints.iter().copied().collect();
         Service::http("shop", "shop", SHOP).endpoints(&addresses)
     }
+}
+
+/// A name comes, another takes its place, and then there is none.
+fn is_there(name: u8) -> bool {
+    !name.is_multiple_of(3)
 }
 
 fn host(name: u8) -> String {
@@ -420,7 +431,7 @@ spec:
                     .hosts()?
                     .contains_key(&cluster);
                 ensure!(known == wanted, "cluster known: {known}");
-                self.answers(&self.probe, (extra_address(extra), 80), &host, wanted)
+                answers(&self.probe, (extra_address(extra), 80), &host, wanted)
             })?;
         }
         Ok(())
@@ -428,23 +439,31 @@ spec:
 
     /// The name that is written answers, and the one before it does no more.
     fn names_follow(&self, desired: &Desired) -> Result<()> {
-        let former = desired.renamed.checked_sub(1).filter(|name| name % 3 != 0);
+        let former = desired
+            .renamed
+            .checked_sub(1)
+            .filter(|name| is_there(*name));
         let names = [(desired.name, true), (former, false)];
         for (name, wanted) in names {
             let Some(name) = name else { continue };
             let host = host(name);
             let ways = [(&self.probe, (SHOP, 80)), (&self.outside, (GATEWAY, 8080))];
             for (net, address) in ways {
-                wait::until(&host, LIMIT, || self.answers(net, address, &host, wanted))?;
+                wait::until(&host, LIMIT, || answers(net, address, &host, wanted))?;
             }
         }
         Ok(())
     }
+}
 
-    /// Whether a host answers is as wanted.
-    fn answers(&self, net: &Net, address: (Ipv4Addr, u16), host: &str, wanted: bool) -> Result<()> {
-        let status = Client::new(net, address, host).get("/")?.status;
-        ensure!((status == 200) == wanted, "{host} answers {status}");
-        Ok(())
-    }
+/// Whether a host answers is as wanted.
+fn answers(net: &Net, address: (Ipv4Addr, u16), host: &str, wanted: bool) -> Result<()> {
+    let answer = Client::new(net, address, host).get("/")?;
+    ensure!(
+        (answer.status == 200) == wanted,
+        "{host} at {address:?} answers {}: {}",
+        answer.status,
+        answer.text()
+    );
+    Ok(())
 }

@@ -262,7 +262,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use pilotfish_config::{Change, parse};
+    use pilotfish_config::{Change, Store, parse};
     use pilotfish_protos::envoy::config::core::v3::Node;
     use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
     use pilotfish_sources::Batch;
@@ -387,13 +387,44 @@ spec:
         }
     }
 
+    /// Where a server of that plane listens.
+    async fn served(plane: &Arc<Plane>, nodes: Arc<Nodes>) -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Server::new(Arc::clone(plane), Limits::default(), nodes);
+        tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
+        address
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_an_audit_finds_is_healed_down_to_the_proxy() {
+        let (plane, nodes) = plane();
+        let address = served(&plane, nodes).await;
+        let mut store = Store::new();
+        let source = store.register("test");
+        let mut put = |text: &str| {
+            let read = parse::documents(text, "x.yaml").objects;
+            store.apply(source, read.into_iter().map(Change::upsert).collect())
+        };
+        let first = put(MESH);
+        plane.apply(first.snapshot, &first.changed);
+        let mut client = Client::connect(address, "a").await;
+        let found = || plane.audit(0).expect("a sheet in use");
+        assert!(found().1.is_none());
+
+        // A change that nobody is told of, as if it had been missed.
+        plane.apply(put(&MESH.replace("10.96.0.1", "10.96.0.3")).snapshot, &[]);
+        let (audit, healed) = found();
+        assert_eq!(audit.differences.len(), 1);
+        assert_eq!(healed, Some(plane.current()));
+        client.next().await;
+        assert!(found().1.is_none());
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_changed_weight_is_explained() {
         let (plane, nodes) = plane();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = Server::new(Arc::clone(&plane), Limits::default(), nodes);
-        tokio::spawn(async move { server.serve(listener, std::future::pending()).await });
+        let address = served(&plane, nodes).await;
         let debounce = Debounce {
             first: Duration::from_millis(1),
             after: Duration::from_millis(1),

@@ -17,7 +17,7 @@ fn problem(text: &str) -> Status {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_are_passed_on_and_change_nothing() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     // An agent may be faster than its proxy: of what it says then, the last counts.
@@ -47,7 +47,7 @@ async fn reports_are_passed_on_and_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_variants_report() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.sotw().await;
     client.first(&Cluster, &[]).await;

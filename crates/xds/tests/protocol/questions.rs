@@ -40,8 +40,8 @@ impl Answers for Echo {
     }
 }
 
-async fn start(limits: Limits) -> Running {
-    let run = Running::start(limits).await;
+fn start(limits: Limits) -> Running {
+    let run = Running::start(limits);
     run.server.answer_questions(Arc::new(Echo));
     run
 }
@@ -52,7 +52,7 @@ fn debug() -> TypeUrl {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_only_asks_is_nobody() {
-    let run = start(limits()).await;
+    let run = start(limits());
     // Neither a node nor a configuration is needed.
     run.fake.ready.store(false, Ordering::Relaxed);
     let mut client = run.sotw().await;
@@ -85,7 +85,7 @@ async fn a_stream_that_only_asks_is_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_may_ask_in_between() {
-    let run = start(limits()).await;
+    let run = start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     client.first(&Cluster, &[]).await;
@@ -103,7 +103,7 @@ async fn a_proxy_may_ask_in_between() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_end_the_stream() {
-    let run = start(limits()).await;
+    let run = start(limits());
     let mut client = run.sotw().await;
     client.send(sotw(&debug(), &["secret"])).await;
     assert_eq!(client.end().await, Code::PermissionDenied);
@@ -111,7 +111,7 @@ async fn refusals_end_the_stream() {
     client.send(delta(&debug(), &["secret"], &[])).await;
     assert_eq!(client.end().await, Code::PermissionDenied);
     // Without anybody who answers, the type is unknown.
-    let silent = Running::start(limits()).await;
+    let silent = Running::start(limits());
     let mut client = silent.delta().await;
     let request = DeltaDiscoveryRequest {
         node: node("proxy"),
@@ -126,14 +126,13 @@ async fn who_asks_no_more_is_let_go() {
     let run = start(Limits {
         first_request_timeout: Duration::from_millis(200),
         ..limits()
-    })
-    .await;
+    });
     let mut client = run.sotw().await;
     client.send(sotw(&debug(), &["a"])).await;
     client.next().await;
     assert_eq!(client.end().await, Code::Ok);
     // Stopping does not wait for those who might.
-    let run = start(limits()).await;
+    let run = start(limits());
     let mut client = run.sotw().await;
     client.send(sotw(&debug(), &["a"])).await;
     client.next().await;

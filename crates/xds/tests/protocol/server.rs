@@ -24,8 +24,7 @@ async fn a_delta_stream_from_connect_to_drain() {
     let run = Running::start(Limits {
         drain_period: Duration::from_millis(100),
         ..limits()
-    })
-    .await;
+    });
     run.fake.put(&Cluster, "a", Some("1"));
     run.fake.put(&Cluster, "b", Some("1"));
     let mut client = run.delta().await;
@@ -59,7 +58,7 @@ async fn a_delta_stream_from_connect_to_drain() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_state_of_the_world_stream() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Listener, "l", Some("l1"));
     run.fake.put(&Route, "r", Some("r1"));
     let mut client = run.sotw().await;
@@ -84,7 +83,7 @@ async fn a_state_of_the_world_stream() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_end_their_stream_and_no_other() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut bystander = run.delta().await;
     bystander.first(&Cluster, &[]).await;
@@ -149,7 +148,7 @@ async fn requests_that_end_their_stream_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_of_another_version_is_left_unanswered() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     client.first(&Workload, &[]).await;
@@ -160,7 +159,7 @@ async fn a_type_of_another_version_is_left_unanswered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_not_ready_says_so() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.ready.store(false, Ordering::Relaxed);
     let mut client = run.delta().await;
     client.first(&Cluster, &[]).await;
@@ -169,7 +168,7 @@ async fn a_server_that_is_not_ready_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_is_waited_for_in_silence() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     let mut client = run.sotw().await;
     client.first(&Secret, &["a"]).await;
     client.silent().await;
@@ -181,7 +180,7 @@ async fn a_secret_is_waited_for_in_silence() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn single_type_services_and_unknown_paths() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     for t in [Cluster, Endpoints, Listener, Route, Secret] {
         run.fake.put(&t, "a", Some("1"));
     }
@@ -245,7 +244,7 @@ async fn single_type_services_and_unknown_paths() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_goes_out_in_order_and_removes_clusters_last() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     for t in [Cluster, Endpoints, Listener, Route] {
         run.fake.put(&t, "old", Some("1"));
     }
@@ -315,8 +314,7 @@ async fn removed_clusters_go_in_the_end_even_if_routes_are_never_accepted() {
     let run = Running::start(Limits {
         removal_timeout: Duration::from_millis(300),
         ..limits()
-    })
-    .await;
+    });
     run.fake.put(&Cluster, "a", Some("1"));
     run.fake.put(&Listener, "l", Some("1"));
     let mut client = run.sotw().await;
@@ -344,7 +342,7 @@ async fn removed_clusters_go_in_the_end_even_if_routes_are_never_accepted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rejection_stops_nothing_but_itself() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     run.fake.put(&Listener, "l", Some("1"));
     let mut client = run.delta().await;
@@ -385,7 +383,7 @@ async fn a_rejection_stops_nothing_but_itself() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reconnecting_client_is_sent_what_differs() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     for n in ["a", "b", "c"] {
         run.fake.put(&Listener, n, Some("1"));
     }
@@ -422,8 +420,7 @@ async fn a_stream_ends_at_its_age() {
     let run = Running::start(Limits {
         max_age: Some(Duration::from_millis(200)),
         ..limits()
-    })
-    .await;
+    });
     let mut client = run.delta().await;
     client.first(&Cluster, &[]).await;
     client.acked().await;
@@ -437,7 +434,7 @@ async fn a_thousand_clients_at_once() {
         ..limits()
     };
     let watch = Arc::new(Watch::default());
-    let run = Running::start_watched(as_they_cost, watch.clone()).await;
+    let run = Running::start_watched(as_they_cost, watch.clone());
     for i in 0..50 {
         run.fake.put(&Cluster, &format!("c{i}"), Some("1"));
     }
@@ -497,7 +494,7 @@ async fn waiting_for_a_turn_costs_nothing() {
         cores: 1,
         ..limits()
     };
-    let run = Running::start_watched(one_at_a_time, watch.clone()).await;
+    let run = Running::start_watched(one_at_a_time, watch.clone());
     *run.fake.view_takes.lock().unwrap() = each;
     let mut all = Vec::new();
     for _ in 0..clients {
@@ -527,8 +524,7 @@ async fn too_many_streams_are_refused() {
     let run = Running::start(Limits {
         max_concurrent_streams: 2,
         ..limits()
-    })
-    .await;
+    });
     let mut clients = Vec::new();
     for _ in 0..2 {
         let mut client = run.delta().await;

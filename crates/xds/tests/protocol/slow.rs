@@ -11,7 +11,7 @@ use crate::support::{Running, delta, limits, names};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_never_answers_gets_one_response_and_then_all_at_once() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     client.first(&Cluster, &[]).await;
@@ -31,8 +31,7 @@ async fn an_answer_that_never_comes_is_waited_for_only_so_long() {
     let run = Running::start(Limits {
         ack_timeout: Duration::from_millis(200),
         ..limits()
-    })
-    .await;
+    });
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     client.first(&Cluster, &[]).await;
@@ -44,7 +43,7 @@ async fn an_answer_that_never_comes_is_waited_for_only_so_long() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_answered_while_another_response_waits_for_its_answer() {
-    let run = Running::start(limits()).await;
+    let run = Running::start(limits());
     run.fake.put(&Cluster, "a", Some("1"));
     let mut client = run.delta().await;
     client.first(&Cluster, &["a"]).await;
@@ -60,7 +59,7 @@ async fn clients_that_never_read_are_cut_off_and_hold_up_nobody() {
         push_throttle: 2,
         ..limits()
     };
-    let run = Running::start(limits).await;
+    let run = Running::start(limits);
     // Far more than the transport buffers on its own.
     let large = "x".repeat(8 << 20);
     run.fake.put(&Listener, "large", Some(&large));
@@ -114,8 +113,7 @@ async fn a_slow_reader_is_not_cut_off() {
     let run = Running::start(Limits {
         send_timeout: Duration::from_millis(300),
         ..limits()
-    })
-    .await;
+    });
     for i in 0..40 {
         run.fake
             .put(&Listener, &format!("l{i}"), Some(&"x".repeat(100_000)));

@@ -311,11 +311,11 @@ pub(crate) fn limits() -> Limits {
 }
 
 impl Running {
-    pub(crate) async fn start(limits: Limits) -> Self {
-        Self::start_watched(limits, Arc::new(())).await
+    pub(crate) fn start(limits: Limits) -> Self {
+        Self::start_watched(limits, Arc::new(()))
     }
 
-    pub(crate) async fn start_watched(limits: Limits, observer: Arc<dyn Observer>) -> Self {
+    pub(crate) fn start_watched(limits: Limits, observer: Arc<dyn Observer>) -> Self {
         let fake = Fake::new();
         let server = Server::new(fake.clone(), limits, observer);
         let listener = pilotfish_xds::listen(([127, 0, 0, 1], 0).into()).unwrap();
