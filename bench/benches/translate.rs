@@ -1,5 +1,5 @@
 //! The stages without sockets: deriving the world, lowering, emitting, both for each type as the engine does it, one change,
-//! encoding a response.
+//! comparing generations, encoding a response.
 //!
 //! `make bench BENCH_ARGS=micro` runs all, `BENCH_ARGS="micro CDS"` those with the word in their name.
 
@@ -21,7 +21,9 @@ use pilotfish_lower::{
 use pilotfish_mesh::service::ServiceId;
 use pilotfish_mesh::{Reader, Settings, Text, World};
 use pilotfish_protos::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
-use pilotfish_xds::{Generation, Protocol, SessionConfig, TypeUrl, View, delta, sotw};
+use pilotfish_xds::{
+    Generation, Protocol, Resource, ResourceSet, SessionConfig, TypeUrl, View, delta, sotw,
+};
 
 const SIZES: [usize; 2] = [100, 1000];
 
@@ -252,6 +254,27 @@ fn change(c: &mut Criterion) {
     }
 }
 
+/// What differs between two generations of a set, of which one resource is another: the same whatever the size.
+fn compare(c: &mut Criterion) {
+    let mut group = c.benchmark_group("compare generations");
+    for size in [1_000, 100_000] {
+        let resource = |at: usize, content: u8| {
+            Resource::new(
+                format!("name-{at}").into(),
+                &[0x0a, 1, content],
+                Arc::from([]),
+            )
+        };
+        let old: ResourceSet = (0..size).map(|at| resource(at, 1)).collect();
+        let mut new = old.clone();
+        new.insert(resource(size / 2, 2));
+        let (old, new) = (View::new([old]), View::new([new]));
+        group.bench_function(BenchmarkId::from_parameter(size), |b| {
+            b.iter(|| black_box(&old).changes(&new).count());
+        });
+    }
+}
+
 /// All clusters as one message, in pieces as the transport takes them, for a stream that just asked for them.
 fn encode(c: &mut Criterion) {
     let mut group = c.benchmark_group("encode clusters");
@@ -291,5 +314,13 @@ fn push<P: Protocol>(session: &mut P, view: &View) -> usize {
     pieces.map(|piece| piece.len()).sum()
 }
 
-criterion_group!(benches, world, lower_and_emit, translate, change, encode);
+criterion_group!(
+    benches,
+    world,
+    lower_and_emit,
+    translate,
+    change,
+    compare,
+    encode
+);
 criterion_main!(benches);

@@ -55,7 +55,7 @@ async fn a_request_is_answered_while_another_response_waits_for_its_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_never_read_are_cut_off_and_hold_up_nobody() {
     let limits = Limits {
-        send_timeout: Duration::from_millis(500),
+        send_timeout: Duration::from_secs(2),
         push_throttle: 2,
         ..limits()
     };
@@ -78,14 +78,14 @@ async fn clients_that_never_read_are_cut_off_and_hold_up_nobody() {
         run.fake.change(&Cluster, "small", Some(&format!("{i}")));
         reader.acked().await;
     }
-    assert!(
-        start.elapsed() < Duration::from_millis(400),
-        "held up: {:?}",
-        start.elapsed()
+    assert_eq!(
+        run.server.connections().len(),
+        6,
+        "held up until others were cut off"
     );
     let before = run.fake.views.load(Ordering::Relaxed);
     while run.server.connections().len() > 1 {
-        assert!(start.elapsed() < Duration::from_secs(5), "still connected");
+        assert!(start.elapsed() < Duration::from_secs(20), "still connected");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(
