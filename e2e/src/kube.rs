@@ -283,10 +283,11 @@ impl KubeServer {
         self.start_etcd()
     }
 
-    /// Puts the whole cluster back to what it was at a backup, resource versions too, and starts it again.
-    pub fn restore(&mut self, name: &str) -> Result<()> {
+    /// Puts the whole cluster back to what it was at a backup, resource versions too, and starts it again after a while.
+    pub fn restore(&mut self, name: &str, down: Duration) -> Result<()> {
         self.kill_api();
         self.kill_etcd();
+        std::thread::sleep(down);
         let data = self.data();
         fs::remove_dir_all(&data).with_context(|| format!("remove {}", data.display()))?;
         copy_folder(&self.folder.join(name), &data)?;

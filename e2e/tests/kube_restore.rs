@@ -98,7 +98,7 @@ fn restored_behind_errors(workspace: &Workspace) -> Result<()> {
         ensure!(faults.hits() > 40);
         Ok(())
     })?;
-    server.restore("before")?;
+    server.restore("before", Duration::ZERO)?;
     let admin = server.admin()?;
     // Versions pass those that were seen: nothing that a watch says from there on tells what is different.
     wait::until("writes work again", SOON, || be_busy(&admin, 1))?;
@@ -120,7 +120,13 @@ fn restored(workspace: &Workspace, writes: usize) -> Result<()> {
     let kubeconfig = server.kubeconfig(&User::admin())?;
     let mut plane = launch(workspace, &kubeconfig)?;
 
-    server.restore("before")?;
+    // One that is back before anybody notices that it was gone is found out by its versions, unless they have caught up.
+    let down = if writes > 0 {
+        Duration::ZERO
+    } else {
+        Duration::from_secs(1)
+    };
+    server.restore("before", down)?;
     let begin = Instant::now();
     while writes > 0 && begin.elapsed() < Duration::from_secs(15) {
         ensure!(has(&plane, "stays")? && has(&plane, "made-later")?);

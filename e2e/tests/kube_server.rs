@@ -186,7 +186,7 @@ fn deaths(server: &mut KubeServer) -> Result<()> {
     wait::until("writes work again", Duration::from_secs(30), || {
         admin.apply(&service("three"))
     })?;
-    server.restore("before")?;
+    server.restore("before", Duration::ZERO)?;
     let admin = server.admin()?;
     let after = version(&admin)?.parse::<u64>()?;
     ensure!(after < before + 20, "{after} follows {before} closely");

@@ -175,6 +175,8 @@ pub(super) struct Follower<'a, K> {
     progress: bool,
     /// Whether the server answered to the current attempt, be it with nothing.
     answered: bool,
+    /// A watch broke off, and the server may be another since.
+    in_doubt: bool,
 }
 
 impl<'a, K: Keep> Follower<'a, K> {
@@ -197,6 +199,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             resume: None,
             progress: false,
             answered: false,
+            in_doubt: false,
         }
     }
 
@@ -214,7 +217,7 @@ impl<'a, K: Keep> Follower<'a, K> {
             let (client, generation) = self.link.client();
             (self.progress, self.answered) = (false, false);
             let end = match self.resume {
-                Some(version) => self.watch(&client, version).await,
+                Some(version) => self.resume(&client, version).await,
                 None => self.list_and_watch(&client).await,
             };
             let Err(end) = end;
@@ -297,10 +300,12 @@ impl<'a, K: Keep> Follower<'a, K> {
                     (Condition::Forbidden(reason.clone()), backoff.next(chance))
                 }
                 Fault::Unauthorized(reason) | Fault::Unreachable(reason) => {
-                    if unreachable && !self.answered {
+                    if unreachable {
                         // Whoever comes back from the dead may have been put back to a backup, and count versions anew
-                        // that we have seen already: a watch would never tell.
-                        self.resume = None;
+                        // that we have seen already: a watch would never tell. Between a watch that broke off and the
+                        // next that is answered, nobody can say whether the server was dead.
+                        self.in_doubt = self.answered;
+                        self.resume = self.resume.filter(|_| self.answered);
                     }
                     self.link.renew(generation).await;
                     (Condition::Down(reason.clone()), backoff.next(chance))
@@ -375,6 +380,30 @@ impl<'a, K: Keep> Follower<'a, K> {
     fn watch_seconds(&self) -> String {
         let seconds = self.timing.watch.as_secs_f64() * rand::rng().random_range(1.0..2.0);
         format!("{}", seconds.ceil())
+    }
+
+    /// Watches on, unless the server turns out to be in the past.
+    async fn resume(&mut self, client: &kube::Client, version: u64) -> Result<Infallible, End> {
+        if self.in_doubt {
+            let newest = self.newest(client).await?;
+            if newest < self.ages.newest() {
+                return Err(End::Older(newest));
+            }
+            self.in_doubt = false;
+        }
+        self.watch(client, version).await
+    }
+
+    /// The newest version that the server has, as the shortest list tells it.
+    async fn newest(&self, client: &kube::Client) -> Result<u64, End> {
+        let address = self.address(&[("limit", "1")]);
+        match wire::list(client, &address, self.place.accept.list, false).await? {
+            Listing::Json(text) => Ok(wire::page(&text)?.version),
+            Listing::Proto(mut items) => {
+                while items.next(self.timing.silence).await?.is_some() {}
+                Ok(items.end()?.0)
+            }
+        }
     }
 
     async fn list_and_watch(&mut self, client: &kube::Client) -> Result<Infallible, End> {
