@@ -21,6 +21,7 @@ mod logging;
 mod manifest;
 mod metrics;
 mod nodes;
+mod packing;
 mod plane;
 mod process;
 mod pushes;

@@ -176,6 +176,16 @@ impl Plane {
         Some((audit, healed))
     }
 
+    /// How many resources take more memory than they need.
+    pub(crate) fn unpacked(&self) -> usize {
+        self.engine.unpacked()
+    }
+
+    /// Makes them take less.
+    pub(crate) fn pack(&self) {
+        self.engine.pack();
+    }
+
     /// The generation that connections know.
     pub(crate) fn current(&self) -> u64 {
         self.generation.borrow().0

@@ -21,6 +21,7 @@ use crate::kubernetes::Kubernetes;
 use crate::logging::Logging;
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
+use crate::packing;
 use crate::plane::{FIRST_SNAPSHOT, Plane};
 use crate::questions::Questions;
 use crate::readiness::Readiness;
@@ -131,6 +132,7 @@ pub(crate) async fn run(settings: Settings, logging: Logging, started: Instant) 
     if let Some(interval) = settings.audit_interval {
         vital.spawn(audit::run(Arc::clone(&plane), interval));
     }
+    vital.spawn(packing::run(Arc::clone(&plane), server.clone()));
     ports.serve(&server, &pages, tokens, &stop, &mut serving);
     drop((inputs, pages));
 

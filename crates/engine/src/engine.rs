@@ -306,6 +306,16 @@ impl Engine {
             .count()
     }
 
+    /// How many resources are yet to be packed.
+    pub fn unpacked(&self) -> usize {
+        self.interners.packer.len_waiting()
+    }
+
+    /// Makes resources that are new take less memory. To be called when nobody is being sent much.
+    pub fn pack(&self) {
+        self.interners.packer.pack_waiting();
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -87,7 +87,7 @@ pub(crate) struct HostBytes {
 pub(crate) struct Interners {
     resources: Interner<Resource>,
     hosts: Interner<HostBytes>,
-    packer: Packer,
+    pub(crate) packer: Packer,
     objects: ObjectNames,
     pub(crate) facts: FactIds,
 }
@@ -373,7 +373,7 @@ impl Section {
                 let bytes = emit::virtual_host(&h, d);
                 let apart = matches!(self, Self::Hosts(..)).then(|| {
                     let encoded = emit::host_apart(&h.name, &bytes);
-                    Resource::packed(encoded.name, &encoded.any, sources.clone(), &shared.packer)
+                    Resource::to_be_packed(encoded.name, &encoded.any, sources.clone(), &shared.packer)
                 });
                 Arc::new(HostBytes {
                     id,
@@ -450,7 +450,7 @@ impl Draft {
         let key = intern::key(&(self.key, sources));
         shared.resources.get(key, || {
             let e = (self.encode)(&self.dialect);
-            Resource::packed(e.name, &e.any, sources.clone(), &shared.packer)
+            Resource::to_be_packed(e.name, &e.any, sources.clone(), &shared.packer)
         })
     }
 }

@@ -6,8 +6,8 @@
 use crate::Text;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use imbl::OrdMap;
@@ -91,9 +91,10 @@ pub struct Resource {
     /// Hash of its `Any`.
     pub version: Version,
     /// The resource as it stands in an incremental response; its end is what stands in a state-of-the-world response, and
-    /// the end of that is an encoded `google.protobuf.Any`.
-    framed: Content,
-    /// Where these ends begin.
+    /// the end of that is an encoded `google.protobuf.Any`. How it is kept may change, what it is does not.
+    framed: Mutex<Content>,
+    /// The length of it all, and where these ends begin.
+    len: u32,
     sotw_at: u32,
     any_at: u32,
     /// Names of the objects it was made from, for debug pages.
@@ -103,53 +104,65 @@ pub struct Resource {
 impl Resource {
     /// A resource from an encoded `google.protobuf.Any`.
     pub fn new(name: Text, any: &[u8], sources: Arc<[Text]>) -> Arc<Self> {
-        Self::make(name, any, sources, Content::Whole)
-    }
-
-    /// The same, which takes less memory if it is like others that the packer has seen.
-    pub fn packed(name: Text, any: &[u8], sources: Arc<[Text]>, packer: &Packer) -> Arc<Self> {
-        let (type_url, _) = crate::frame::decode_any(any);
-        Self::make(name, any, sources, |framed| packer.pack(type_url, framed))
-    }
-
-    fn make(
-        name: Text,
-        any: &[u8],
-        sources: Arc<[Text]>,
-        keep: impl FnOnce(Bytes) -> Content,
-    ) -> Arc<Self> {
         let version = Version::of(any);
         let (framed, sotw_at, any_at) = crate::frame::encode_resource(&name, version, any);
-        let framed = keep(framed);
         Arc::new(Self {
             name,
             version,
-            framed,
+            // A message of 4 GiB cannot be expressed.
+            len: framed.len() as u32,
+            framed: Mutex::new(Content::Whole(framed)),
             sotw_at,
             any_at,
             sources,
         })
     }
 
+    /// The same, which will take less memory if it is like others that the packer has seen.
+    pub fn to_be_packed(
+        name: Text,
+        any: &[u8],
+        sources: Arc<[Text]>,
+        packer: &Packer,
+    ) -> Arc<Self> {
+        let resource = Self::new(name, any, sources);
+        packer.wait(&resource, resource.len as usize);
+        resource
+    }
+
+    /// Exchanges how it is kept, if it is whole, for what `pack` makes of its `Any` and the whole.
+    pub(crate) fn repack(&self, pack: impl FnOnce(&[u8], Bytes) -> Content) {
+        let Some(whole) = self.framed().whole().cloned() else {
+            return;
+        };
+        // Made without the lock: nobody waits for it.
+        let content = pack(&whole[self.any_at as usize..], whole.clone());
+        *self.framed() = content;
+    }
+
+    fn framed(&self) -> MutexGuard<'_, Content> {
+        self.framed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An encoded `google.protobuf.Any`.
     pub fn any(&self) -> Bytes {
-        self.framed.bytes().slice(self.any_at as usize..)
+        self.framed().bytes().slice(self.any_at as usize..)
     }
 
     /// The length of its field in a response.
     pub(crate) fn field_len(&self, delta: bool) -> usize {
-        self.framed.len() - self.field_at(delta)
+        self.len as usize - self.field_at(delta)
     }
 
     /// Its field in a response, of which large ones share the bytes.
     pub(crate) fn field(&self, delta: bool) -> Bytes {
-        self.framed.bytes().slice(self.field_at(delta)..)
+        self.framed().bytes().slice(self.field_at(delta)..)
     }
 
     /// Appends a part of its field in a response.
     pub(crate) fn put(&self, out: &mut BytesMut, part: Range<usize>, delta: bool) {
         let at = self.field_at(delta);
-        self.framed
+        self.framed()
             .with(|framed| out.put_slice(&framed[at + part.start..at + part.end]));
     }
 
@@ -196,7 +209,7 @@ impl fmt::Debug for Resource {
             "{}@{} ({} bytes)",
             self.name,
             self.version,
-            self.framed.len() - self.any_at as usize
+            self.len - self.any_at
         )
     }
 }

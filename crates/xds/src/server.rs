@@ -154,6 +154,11 @@ impl<C: Configuration> Server<C> {
         self.shared.registry.held(node_id)
     }
 
+    /// Whether somebody is being sent much, as who connects is.
+    pub fn is_busy(&self) -> bool {
+        self.shared.turns.are_taken()
+    }
+
     /// How much is written to a connection at once.
     pub const MOST_WRITTEN: usize = crate::cork::MOST;
 

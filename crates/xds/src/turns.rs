@@ -22,7 +22,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The turns that all streams share.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns(Arc<Semaphore>);
+pub(crate) struct Turns {
+    left: Arc<Semaphore>,
+    all: usize,
+}
 
 impl Turns {
     pub(crate) fn new(cores: usize) -> Self {
@@ -31,12 +34,20 @@ impl Turns {
 
     pub(crate) fn of(turns: usize) -> Self {
         let turns = turns.clamp(1, Semaphore::MAX_PERMITS);
-        Self(Arc::new(Semaphore::new(turns)))
+        Self {
+            left: Arc::new(Semaphore::new(turns)),
+            all: turns,
+        }
+    }
+
+    /// Whether a long response is on its way.
+    pub(crate) fn are_taken(&self) -> bool {
+        self.left.available_permits() < self.all
     }
 
     /// A turn that is yet to come.
     fn wait(&self) -> Waiting {
-        let turns = self.0.clone();
+        let turns = self.left.clone();
         // One that did not come in time is none, and so is one when there are none any more.
         Box::pin(async move { timeout(PATIENCE, turns.acquire_owned()).await.ok()?.ok() })
     }
