@@ -64,7 +64,10 @@ pub(crate) async fn run(plane: Arc<Plane>, server: Server<Plane>) -> Result<()> 
 mod tests {
     use super::*;
 
-    fn looks_until_due(pacer: &mut Pacer, mut look: impl FnMut(u32) -> (usize, bool)) -> Option<u32> {
+    fn looks_until_due(
+        pacer: &mut Pacer,
+        mut look: impl FnMut(u32) -> (usize, bool),
+    ) -> Option<u32> {
         (1..=MOST).find(|n| {
             let (waiting, busy) = look(*n);
             pacer.is_due(waiting, busy)
@@ -75,7 +78,10 @@ mod tests {
     fn it_is_time_when_it_is_quiet_and_not_while_much_is_sent_or_made() {
         let mut pacer = Pacer::default();
         assert_eq!(looks_until_due(&mut pacer, |_| (0, false)), None);
-        assert_eq!(looks_until_due(&mut pacer, |_| (10, false)), Some(QUIET + 1));
+        assert_eq!(
+            looks_until_due(&mut pacer, |_| (10, false)),
+            Some(QUIET + 1)
+        );
         // Sent until the fifth look; made until the seventh.
         let storm = |n: u32| (n.min(7) as usize, n <= 5);
         assert_eq!(looks_until_due(&mut pacer, storm), Some(7 + QUIET));
@@ -85,6 +91,9 @@ mod tests {
     fn where_it_is_never_quiet_it_is_time_all_the_same() {
         let mut pacer = Pacer::default();
         assert_eq!(looks_until_due(&mut pacer, |_| (10, true)), Some(MOST));
-        assert_eq!(looks_until_due(&mut pacer, |n| (n as usize, false)), Some(MOST));
+        assert_eq!(
+            looks_until_due(&mut pacer, |n| (n as usize, false)),
+            Some(MOST)
+        );
     }
 }

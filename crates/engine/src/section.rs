@@ -373,7 +373,12 @@ impl Section {
                 let bytes = emit::virtual_host(&h, d);
                 let apart = matches!(self, Self::Hosts(..)).then(|| {
                     let encoded = emit::host_apart(&h.name, &bytes);
-                    Resource::to_be_packed(encoded.name, &encoded.any, sources.clone(), &shared.packer)
+                    Resource::to_be_packed(
+                        encoded.name,
+                        &encoded.any,
+                        sources.clone(),
+                        &shared.packer,
+                    )
                 });
                 Arc::new(HostBytes {
                     id,

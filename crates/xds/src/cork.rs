@@ -20,32 +20,39 @@ const LITTLE: usize = 4096;
 
 /// Empty buffers of [`MOST`] bytes. The one that was written last is used next: it is still in the processor's cache, and
 /// the allocator is not asked for it 10,000 times when many connect at once.
-static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-/// So many are kept; there is no use in more than processors that write.
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+/// So many are kept: there is no use for more than there are processors that write, and each is memory.
 const SPARES: usize = 2;
 
-/// A buffer with room for `len` bytes.
-fn buffer(len: usize) -> Vec<u8> {
-    if len <= LITTLE {
-        return Vec::with_capacity(LITTLE);
-    }
-    spare().pop().unwrap_or_else(|| Vec::with_capacity(MOST))
-}
+/// Those of all connections.
+static SPARE: Spare = Spare(Mutex::new(Vec::new()));
 
-/// Takes back a buffer that is not needed any more.
-fn give_back(mut buffer: Vec<u8>) {
-    if buffer.capacity() != MOST {
-        return;
+impl Spare {
+    /// A buffer with room for `len` bytes.
+    fn take(&self, len: usize) -> Vec<u8> {
+        if len <= LITTLE {
+            return Vec::with_capacity(LITTLE);
+        }
+        let spare = self.lock().pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(MOST))
     }
-    let mut spare = spare();
-    if spare.len() < SPARES {
-        buffer.clear();
-        spare.push(buffer);
-    }
-}
 
-fn spare() -> MutexGuard<'static, Vec<Vec<u8>>> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes back a buffer that is not needed any more.
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() != MOST {
+            return;
+        }
+        let mut spare = self.lock();
+        if spare.len() < SPARES {
+            buffer.clear();
+            spare.push(buffer);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A connection, and what is to be written to it.
@@ -62,7 +69,7 @@ impl<S: AsyncWrite + Unpin> Out<S> {
         let taken = bytes.len().min(MOST.saturating_sub(self.buffer.len()));
         let len = self.buffer.len() + taken;
         if len > self.buffer.capacity() {
-            let mut larger = buffer(len);
+            let mut larger = SPARE.take(len);
             larger.extend_from_slice(&self.buffer);
             self.buffer = larger;
         }
@@ -84,7 +91,7 @@ impl<S: AsyncWrite + Unpin> Out<S> {
             }
         }
         self.written = 0;
-        give_back(std::mem::take(&mut self.buffer));
+        SPARE.give_back(std::mem::take(&mut self.buffer));
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 }
@@ -226,6 +233,24 @@ mod tests {
             .expect("a stream")
             .expect("no error");
         assert!(got == sent);
+    }
+
+    #[test]
+    fn the_buffer_that_was_written_last_is_used_next_and_few_are_kept() {
+        let spare = Spare(Mutex::default());
+        let mut all: Vec<Vec<u8>> = (0..=SPARES).map(|_| spare.take(MOST)).collect();
+        all[SPARES - 1].extend_from_slice(b"old");
+        let last = all[SPARES - 1].as_ptr();
+        for buffer in all {
+            spare.give_back(buffer);
+        }
+        spare.give_back(spare.take(1));
+        let next = spare.take(LITTLE + 1);
+        assert_eq!(
+            (next.as_ptr(), next.len(), next.capacity()),
+            (last, 0, MOST)
+        );
+        assert_eq!(spare.lock().len(), SPARES - 1);
     }
 
     #[tokio::test]

@@ -254,6 +254,30 @@ mod tests {
     }
 
     #[test]
+    fn resources_are_packed_when_they_are_told_to_be_and_stay_what_they_are() {
+        let packer = Packer::default();
+        let any = |name: &str| crate::frame::encode_any(CLUSTERS, &alike(name));
+        let make =
+            |name: &str| Resource::to_be_packed(name.into(), &any(name), Arc::from([]), &packer);
+        let all: Vec<_> = ["a", "b", "c"].map(make).into();
+        drop(make("nobody has it any more"));
+        let tiny = Resource::to_be_packed("t".into(), b"", Arc::from([]), &packer);
+        let fields = |all: &[Arc<Resource>]| -> Vec<(Bytes, usize)> {
+            all.iter()
+                .map(|r| (r.field(true), r.field_len(true)))
+                .collect()
+        };
+        let before = fields(&all);
+        assert_eq!(packer.len_waiting(), 4);
+        assert!(!all.iter().any(|r| r.is_packed()));
+        packer.pack_waiting();
+        assert_eq!(packer.len_waiting(), 0);
+        assert!(all.iter().all(|r| r.is_packed()) && !tiny.is_packed());
+        assert_eq!(fields(&all), before);
+        assert_eq!(all[1].any(), any("b"));
+    }
+
+    #[test]
     fn samples_are_bounded() {
         let packer = Packer::default();
         for seed in 0..1000u64 {

@@ -140,6 +140,11 @@ impl Resource {
         *self.framed() = content;
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_packed(&self) -> bool {
+        self.framed().whole().is_none()
+    }
+
     fn framed(&self) -> MutexGuard<'_, Content> {
         self.framed.lock().unwrap_or_else(PoisonError::into_inner)
     }

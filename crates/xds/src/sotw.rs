@@ -266,7 +266,8 @@ fn subscribe(watch: &mut Watch, type_url: &TypeUrl, mut names: Vec<String>, pool
     if watch.subscription.is_wildcard() == wildcard && *watch.subscription.named() == names {
         return false;
     }
-    let added = watch.subscription.replace(names);
+    let added = watch.subscription.new_among(&names);
+    watch.subscription.replace(names);
     let newly_all = watch.subscription.set_wildcard(wildcard) && wildcard;
     if newly_all {
         watch.resend_all();

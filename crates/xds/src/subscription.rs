@@ -69,12 +69,15 @@ impl Subscription {
         self.named.remove(name)
     }
 
-    /// Replaces the names by these; returns those that are new.
-    pub(crate) fn replace(&mut self, names: Names) -> Vec<Text> {
-        let is_new = |name: &&Text| !self.named.contains(name);
-        let added = names.iter().filter(is_new).cloned().collect();
+    /// Replaces the names by these.
+    pub(crate) fn replace(&mut self, names: Names) {
         self.named = names;
-        added
+    }
+
+    /// Those of these names that were not asked for.
+    pub(crate) fn new_among(&self, names: &Names) -> Vec<Text> {
+        let is_new = |name: &&Text| !self.named.contains(name);
+        names.iter().filter(is_new).cloned().collect()
     }
 
     /// Holds the same names as others do, if somebody has them.
