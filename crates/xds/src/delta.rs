@@ -12,6 +12,7 @@ use prost::Message as _;
 use crate::bundle::Bundle;
 use crate::frame::{Bundles, Frames, delta_response, whole};
 use crate::health::Health;
+use crate::names::Names;
 use crate::nonce::Nonce;
 use crate::proof::{Basis, Doubt, Mark, Marks};
 use crate::question::{Answer, Question};
@@ -19,7 +20,7 @@ use crate::resource::{Version, View};
 use crate::session::{
     Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
 };
-use crate::subscription::WILDCARD;
+use crate::subscription::{Listed, WILDCARD};
 use crate::type_url::TypeUrl;
 use crate::watch::{Item, Watch};
 
@@ -80,7 +81,11 @@ impl Protocol for Session {
         whole(&response.encode_to_vec())
     }
 
-    fn on_request(&mut self, request: DeltaDiscoveryRequest) -> Result<Reply, RequestError> {
+    fn on_request_for(
+        &mut self,
+        request: DeltaDiscoveryRequest,
+        held: Option<Names>,
+    ) -> Result<Reply, RequestError> {
         let type_url = self.watches.type_of(&request.type_url)?;
         self.watches
             .check(request.resource_names_subscribe.iter())?;
@@ -95,10 +100,10 @@ impl Protocol for Session {
                     .collect::<Vec<_>>()
                     .into_iter(),
             )?;
-            self.start(&type_url, request);
+            self.start(&type_url, request, held);
             Verdict::None
         } else {
-            self.update(&type_url, request)
+            self.update(&type_url, request, held.as_ref())
         };
         self.watches.check_total(&type_url)?;
         Ok(Reply {
@@ -248,7 +253,7 @@ impl Session {
     }
 
     /// The first request of a type. Its nonce, if it has one, is of another stream and means nothing.
-    fn start(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) {
+    fn start(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest, held: Option<Names>) {
         let initial: BTreeMap<Text, Option<Version>> = request
             .initial_resource_versions
             .iter()
@@ -265,20 +270,13 @@ impl Session {
             .resource_names_unsubscribe
             .iter()
             .any(|n| n == WILDCARD);
-        if request.resource_names_subscribe.is_empty() {
-            watch
-                .subscription
-                .set_wildcard(type_url.is_whole_if_unnamed() && !unsubscribes_all);
-        }
-        let mut names = request.resource_names_subscribe;
-        let listed = names.len();
-        names.retain(|name| name != WILDCARD);
-        if names.len() < listed {
-            watch.subscription.set_wildcard(true);
-        }
+        let names = &self.watches.pool().names;
+        let listed = Listed::of(request.resource_names_subscribe, held, names);
+        let all = type_url.is_whole_if_unnamed() && !unsubscribes_all;
         watch
             .subscription
-            .replace(self.watches.pool().names.adopt(names));
+            .set_wildcard(listed.wildcard || listed.is_empty() && all);
+        watch.subscription.replace(listed.names);
         self.watches.start(type_url, watch);
         // Who came without clusters is sent them without marks: endpoints of an earlier stream look like those to come.
         if self.is_new
@@ -289,7 +287,12 @@ impl Session {
     }
 
     /// Any later request. A subscription counts whatever response the client had seen when it sent it.
-    fn update(&mut self, type_url: &TypeUrl, request: DeltaDiscoveryRequest) -> Verdict {
+    fn update(
+        &mut self,
+        type_url: &TypeUrl,
+        request: DeltaDiscoveryRequest,
+        held: Option<&Names>,
+    ) -> Verdict {
         let Some(watch) = self.watches.get_mut(type_url) else {
             return Verdict::None;
         };
@@ -314,6 +317,10 @@ impl Session {
                     watch.answer = true;
                 }
             }
+        }
+        for name in held.into_iter().flat_map(Names::iter) {
+            watch.subscription.add(name.clone());
+            watch.ask(name.clone());
         }
         for name in request.resource_names_subscribe {
             if name == WILDCARD {

@@ -6,6 +6,7 @@
 //! five-byte message prefix.
 
 use crate::Text;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -259,25 +260,77 @@ pub(crate) fn decode_any(any: &[u8]) -> (&str, &[u8]) {
     (url, body)
 }
 
-/// How many top-level fields an encoded message has, without decoding it. Lets a request with millions of names
-/// be refused before it takes memory.
-pub(crate) fn count_fields(message: &[u8]) -> usize {
-    let (mut fields, mut at) = (0, 0);
-    while at < message.len() {
-        let next = get_varint(message, at).and_then(|(key, at)| match key & 7 {
-            0 => get_varint(message, at).map(|(_, at)| at),
-            1 => at.checked_add(8),
-            2 => get_varint(message, at)
-                .and_then(|(len, at)| at.checked_add(usize::try_from(len).ok()?)),
-            5 => at.checked_add(4),
-            _ => None,
-        });
-        // What does not parse here does not decode either; the decoder's message is the better one.
-        let Some(next) = next else { return fields };
-        at = next;
-        fields += 1;
+/// The key of the names that a request subscribes to, in both variants.
+const NAME_KEY: u8 = 3 << 3 | 2;
+
+/// What can be said of an encoded request without decoding it.
+#[derive(Debug, Default)]
+pub(crate) struct Outline {
+    /// How many top-level fields it has. Lets a request with millions of names be refused before it takes memory.
+    pub(crate) fields: usize,
+    /// Where the names are that it subscribes to, if they stand together.
+    pub(crate) names: Range<usize>,
+}
+
+impl Outline {
+    pub(crate) fn of(message: &[u8]) -> Self {
+        let (mut outline, mut together, mut parsed) = (Self::default(), true, 0);
+        for Field { key, at, end } in fields(message) {
+            outline.fields += 1;
+            parsed = end;
+            if key != u64::from(NAME_KEY) {
+                continue;
+            }
+            let names = &mut outline.names;
+            if names.end == 0 {
+                names.start = at;
+                names.end = at;
+            }
+            together &= names.end == at && message[at] == NAME_KEY;
+            names.end = end;
+        }
+        // There may be more of them in what only the decoder can read.
+        if !together || parsed < message.len() {
+            outline.names = 0..0;
+        }
+        outline
     }
-    fields
+}
+
+/// The names in that part of a request.
+pub(crate) fn names(listed: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    fields(listed).map(|Field { at, end, .. }| {
+        let (_, start) = get_varint(listed, at + 1).unwrap_or((0, end));
+        &listed[start..end]
+    })
+}
+
+/// A top-level field of a message: its key, where it begins, and where it ends.
+struct Field {
+    key: u64,
+    at: usize,
+    end: usize,
+}
+
+/// All up to the first that does not parse. That one does not decode either, and the decoder's message is the better one.
+fn fields(message: &[u8]) -> impl Iterator<Item = Field> + Clone {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let at = from;
+        let (key, start) = get_varint(message, at)?;
+        let end = match key & 7 {
+            0 => get_varint(message, start)?.1,
+            1 => start.checked_add(8)?,
+            2 => {
+                let (len, start) = get_varint(message, start)?;
+                start.checked_add(usize::try_from(len).ok()?)?
+            }
+            5 => start.checked_add(4)?,
+            _ => return None,
+        };
+        from = end;
+        (end <= message.len()).then_some(Field { key, at, end })
+    })
 }
 
 /// Length of a field with a one-byte tag: tag, length, content.

@@ -4,13 +4,22 @@
 //! otherwise hold on to the memory of that request for as long as it is connected.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::pin::Pin;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use tonic::Status;
 
-use crate::frame;
+use crate::frame::{self, Outline};
+use crate::names::{NamePool, Names};
+
+/// A request, and the names that it subscribes to if they are not in it: a set that somebody else holds, too.
+#[derive(Debug)]
+pub(crate) struct Received<M> {
+    pub(crate) request: Box<M>,
+    pub(crate) held: Option<Names>,
+}
 
 type BoxBody = Pin<Box<dyn Body<Data = Bytes, Error = Status> + Send>>;
 
@@ -44,17 +53,43 @@ impl Inbound {
     pub(crate) async fn message<M: prost::Message + Default>(
         &mut self,
     ) -> Result<Option<Box<M>>, Status> {
+        match self.encoded().await? {
+            Some((bytes, _)) => decode(bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same, without the names that it subscribes to if somebody has subscribed to the same: thousands of strings are not
+    /// made only to be compared and dropped.
+    pub(crate) async fn request<M: prost::Message + Default>(
+        &mut self,
+        pool: &NamePool,
+    ) -> Result<Option<Received<M>>, Status> {
+        let Some((bytes, outline)) = self.encoded().await? else {
+            return Ok(None);
+        };
+        let Range { start, end } = outline.names;
+        let held = pool.held(&frame::names(&bytes[start..end]));
+        let request = if held.is_some() {
+            decode(bytes.slice(..start).chain(bytes.slice(end..)))
+        } else {
+            decode(bytes)
+        };
+        request.map(|request| Some(Received { request, held }))
+    }
+
+    /// The next message as it came, and what can be said of it.
+    async fn encoded(&mut self) -> Result<Option<(Bytes, Outline)>, Status> {
         loop {
             if let Some(bytes) = self.take()? {
-                if frame::count_fields(&bytes) > self.max_fields {
+                let outline = Outline::of(&bytes);
+                if outline.fields > self.max_fields {
                     return Err(Status::resource_exhausted(format!(
                         "more than {} fields in one request",
                         self.max_fields
                     )));
                 }
-                return M::decode(bytes).map(Box::new).map(Some).map_err(|e| {
-                    Status::invalid_argument(format!("request does not decode: {e}"))
-                });
+                return Ok(Some((bytes, outline)));
             }
             if self.ended {
                 return if self.buffer.is_empty() {
@@ -102,6 +137,12 @@ impl Inbound {
         }
         Ok(Some(message))
     }
+}
+
+fn decode<M: prost::Message + Default>(bytes: impl Buf) -> Result<Box<M>, Status> {
+    M::decode(bytes)
+        .map(Box::new)
+        .map_err(|e| Status::invalid_argument(format!("request does not decode: {e}")))
 }
 
 /// A body whose errors are statuses.
@@ -204,6 +245,50 @@ mod tests {
             assert_eq!(all[2], request);
         }
         assert_eq!(read(&bytes[..bytes.len() - 1], 7).1, Some(Code::Internal));
+    }
+
+    fn received(pool: &NamePool, bytes: &[u8]) -> (DiscoveryRequest, Option<Names>) {
+        let mut framed = vec![0];
+        framed.extend(u32::try_from(bytes.len()).unwrap().to_be_bytes());
+        framed.extend(bytes);
+        let pieces = Pieces([Bytes::from(framed)].into());
+        let mut inbound = Inbound::new(pieces, 10_000, 200);
+        let future = std::pin::pin!(inbound.request::<DiscoveryRequest>(pool));
+        match future.poll(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(Ok(Some(received))) => (*received.request, received.held),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_that_somebody_holds_are_those_that_the_request_lists_and_all_of_them() {
+        let pool = NamePool::default();
+        let list: Vec<String> = (0..40).map(|i| format!("name-{i:02}")).collect();
+        let held = pool.adopt(list.clone());
+        let request = |resource_names: Vec<String>| DiscoveryRequest {
+            version_info: "1".into(),
+            resource_names,
+            type_url: "t".into(),
+            ..DiscoveryRequest::default()
+        };
+        let reversed: Vec<String> = list.iter().rev().cloned().collect();
+        for listed in [&list, &reversed] {
+            let (rest, same) = received(&pool, &request(listed.clone()).encode_to_vec());
+            assert_eq!(same.and_then(|names| names.id()), held.id());
+            assert_eq!(rest, request(Vec::new()));
+        }
+        // Other names, and names of which some stand elsewhere or are written in another way, stay where they are.
+        let more = request([&list[..], &["*".to_owned()]].concat()).encode_to_vec();
+        let fewer = request(list[1..].to_vec()).encode_to_vec();
+        let whole = request(list.clone()).encode_to_vec();
+        let apart = [&whole[..], &[0x1a, 1, b'x']].concat();
+        let long_key = [&whole[..], &[0x9a, 0, 1, b'x']].concat();
+        let behind_a_group = [&whole[..], &[0x7b, 0x7c, 0x1a, 1, b'x']].concat();
+        for bytes in [more, fewer, apart, long_key, behind_a_group] {
+            let (got, same) = received(&pool, &bytes);
+            assert!(same.is_none());
+            assert_eq!(got, DiscoveryRequest::decode(&bytes[..]).unwrap());
+        }
     }
 
     #[test]

@@ -24,8 +24,8 @@ struct Set {
     id: u64,
 }
 
-fn hash(name: &str) -> u64 {
-    xxh3_64(name.as_bytes())
+fn hash(name: &[u8]) -> u64 {
+    xxh3_64(name)
 }
 
 impl Names {
@@ -60,7 +60,7 @@ impl Names {
             return false;
         }
         let set = Arc::make_mut(&mut self.0);
-        set.sum = set.sum.wrapping_add(hash(&name));
+        set.sum = set.sum.wrapping_add(hash(name.as_bytes()));
         set.id = 0;
         set.names.insert(name);
         true
@@ -72,20 +72,20 @@ impl Names {
             return false;
         }
         let set = Arc::make_mut(&mut self.0);
-        set.sum = set.sum.wrapping_sub(hash(name));
+        set.sum = set.sum.wrapping_sub(hash(name.as_bytes()));
         set.id = 0;
         set.names.remove(name);
         true
     }
 
-    /// Whether it holds exactly these names, each listed once.
-    fn is(&self, names: &[String]) -> bool {
-        self.len() == names.len()
-            && if names.is_sorted() {
-                self.iter().zip(names).all(|(a, b)| **a == **b)
-            } else {
-                names.iter().all(|name| self.contains(name))
-            }
+    /// Whether it holds exactly these names, each listed once. Clients list them as they got them, in order.
+    fn is<'a>(&self, names: &(impl Iterator<Item = &'a [u8]> + Clone)) -> bool {
+        let in_order = || {
+            let mut pairs = self.iter().zip(names.clone());
+            pairs.all(|(a, b)| a.as_bytes() == b)
+        };
+        let has = |name| std::str::from_utf8(name).is_ok_and(|name| self.contains(name));
+        self.len() == names.clone().count() && (in_order() || names.clone().all(has))
     }
 }
 
@@ -104,12 +104,12 @@ impl Eq for Names {}
 impl FromIterator<Text> for Names {
     fn from_iter<I: IntoIterator<Item = Text>>(names: I) -> Self {
         let names: OrdSet<Text> = names.into_iter().collect();
-        let sum = sum(names.iter().map(|name| &**name));
+        let sum = sum(names.iter().map(Text::as_bytes));
         Self(Arc::new(Set { names, sum, id: 0 }))
     }
 }
 
-fn sum<'a>(names: impl Iterator<Item = &'a str>) -> u64 {
+fn sum<'a>(names: impl Iterator<Item = &'a [u8]>) -> u64 {
     names.fold(0, |sum, name| sum.wrapping_add(hash(name)))
 }
 
@@ -132,16 +132,22 @@ struct Sets {
 impl NamePool {
     /// The set of these names; that of another client if one has the same.
     pub(crate) fn adopt(&self, names: Vec<String>) -> Names {
-        if names.len() >= WORTH_SHARING {
-            let sum = sum(names.iter().map(String::as_str));
-            // A name that is listed twice makes another sum, and a set of its own.
-            if let Some(held) = self.find(sum).filter(|held| held.is(&names)) {
-                return held;
-            }
+        if let Some(held) = self.held(&names.iter().map(String::as_bytes)) {
+            return held;
         }
         let mut set: Names = names.into_iter().map(Text::from).collect();
         self.share(&mut set);
         set
+    }
+
+    /// The set of these names, if somebody has it and it is worth sharing.
+    pub(crate) fn held<'a>(
+        &self,
+        names: &(impl Iterator<Item = &'a [u8]> + Clone),
+    ) -> Option<Names> {
+        names.clone().nth(WORTH_SHARING - 1)?;
+        // A name that is listed twice makes another sum, and a set of its own.
+        self.find(sum(names.clone())).filter(|held| held.is(names))
     }
 
     /// Replaces a set by an equal one that somebody holds, or offers it to others.

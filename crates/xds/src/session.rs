@@ -13,6 +13,7 @@ use pilotfish_protos::envoy::config::core::v3::Node;
 use crate::bundle::Pool;
 use crate::frame::Frames;
 use crate::health::Health;
+use crate::names::Names;
 use crate::nonce::{Nonce, Nonces};
 use crate::question::{Answer, Question};
 use crate::type_url::TypeUrl;
@@ -287,7 +288,16 @@ pub trait Protocol: Send + 'static {
     fn answer(&mut self, question: &Question, answer: Answer) -> Frames;
 
     /// Takes note of a request. An error ends the stream.
-    fn on_request(&mut self, request: Self::Request) -> Result<Reply, RequestError>;
+    fn on_request(&mut self, request: Self::Request) -> Result<Reply, RequestError> {
+        self.on_request_for(request, None)
+    }
+
+    /// The same; `held` are all names that it subscribes to, if they are not in the request itself.
+    fn on_request_for(
+        &mut self,
+        request: Self::Request,
+        held: Option<Names>,
+    ) -> Result<Reply, RequestError>;
 
     /// Compares a view with what the client holds. Returns the response that this calls for; the client is taken to hold
     /// it from then on.
@@ -306,4 +316,86 @@ pub trait Protocol: Send + 'static {
 
     /// The same, to take note of when a response was sent.
     fn watches_mut(&mut self) -> &mut Watches;
+}
+
+#[cfg(test)]
+mod tests {
+    use pilotfish_protos::envoy::service::discovery::v3::{
+        DeltaDiscoveryRequest, DiscoveryRequest,
+    };
+
+    use super::*;
+    use crate::{View, delta, sotw};
+
+    fn list(n: usize) -> Vec<String> {
+        (0..n).map(|i| format!("name-{i}")).collect()
+    }
+
+    /// What a session makes of requests, each with the names that it subscribes to: listed, or as somebody holds them.
+    fn outcome<P: Protocol>(
+        requests: &[(Vec<String>, &str)],
+        request: impl Fn(Vec<String>, String) -> P::Request,
+        holds: bool,
+    ) -> Vec<(Reply, Vec<String>, bool, usize)> {
+        let config = SessionConfig::default();
+        let names = Arc::clone(&config.pool);
+        let mut session = P::new(config);
+        let all = requests.iter().map(|(list, answers)| {
+            let held = holds.then(|| names.names.adopt(list.clone()));
+            let list = if holds { Vec::new() } else { list.clone() };
+            let last = session.watches().get(&TypeUrl::Endpoints);
+            let nonce = match (*answers, last.and_then(Watch::sent)) {
+                ("last", Some(nonce)) => nonce.to_string(),
+                (other, _) => other.to_owned(),
+            };
+            let reply = session.on_request_for(request(list, nonce), held).unwrap();
+            let sent = session.push(&TypeUrl::Endpoints, View::default(), Generation(1));
+            let watch = session.watches().get(&TypeUrl::Endpoints).unwrap();
+            (
+                reply,
+                watch
+                    .subscription()
+                    .named()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+                watch.wants_answer(),
+                sent.map_or(0, |sent| sent.removed),
+            )
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn names_that_somebody_holds_count_like_those_in_a_request() {
+        let url = || TypeUrl::Endpoints.as_str().to_owned();
+        let history = [
+            (list(40), ""),
+            (list(40), "last"),
+            (list(50), "last"),
+            (list(35), "ffffffff.1"),
+            (list(60), ""),
+        ];
+        let sotw = |resource_names, response_nonce| DiscoveryRequest {
+            type_url: url(),
+            resource_names,
+            response_nonce,
+            ..DiscoveryRequest::default()
+        };
+        let delta = |resource_names_subscribe, response_nonce| DeltaDiscoveryRequest {
+            type_url: url(),
+            resource_names_subscribe,
+            response_nonce,
+            ..DeltaDiscoveryRequest::default()
+        };
+        let of_sotw = |holds| outcome::<sotw::Session>(&history, sotw, holds);
+        let of_delta = |holds| outcome::<delta::Session>(&history, delta, holds);
+        assert_eq!(of_sotw(true), of_sotw(false));
+        assert_eq!(of_delta(true), of_delta(false));
+        let last = |all: Vec<(_, Vec<String>, _, _)>| all.last().map(|(_, names, ..)| names.len());
+        assert_eq!(
+            (last(of_sotw(true)), last(of_delta(true))),
+            (Some(60), Some(60))
+        );
+    }
 }

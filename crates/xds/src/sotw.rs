@@ -3,15 +3,16 @@
 //! `version_info` is a hash of the response's content: equal content has an equal version on every replica. Nothing is
 //! ever decided by comparing it, since a client that rejects keeps naming the version it has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 use pilotfish_protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use prost::Message as _;
 
-use crate::bundle::{Bundle, Pool};
+use crate::bundle::Bundle;
 use crate::frame::{Bundles, Frames, discovery_response, whole};
 use crate::health::Health;
+use crate::names::Names;
 use crate::nonce::Nonce;
 use crate::proof::Basis;
 use crate::question::{Answer, Question};
@@ -19,7 +20,7 @@ use crate::resource::{Version, View};
 use crate::session::{
     Generation, Protocol, Rejection, Reply, RequestError, Response, SessionConfig, Verdict, Watches,
 };
-use crate::subscription::WILDCARD;
+use crate::subscription::Listed;
 use crate::type_url::TypeUrl;
 use crate::watch::{Item, Watch};
 
@@ -68,19 +69,24 @@ impl Protocol for Session {
         whole(&response.encode_to_vec())
     }
 
-    fn on_request(&mut self, request: DiscoveryRequest) -> Result<Reply, RequestError> {
+    fn on_request_for(
+        &mut self,
+        mut request: DiscoveryRequest,
+        held: Option<Names>,
+    ) -> Result<Reply, RequestError> {
         let type_url = self.watches.type_of(&request.type_url)?;
         self.watches.check(request.resource_names.iter())?;
+        let list = std::mem::take(&mut request.resource_names);
+        let listed = Listed::of(list, held, &self.watches.pool().names);
         let first = self.watches.get(&type_url).is_none();
         let verdict = if first {
             let mut watch = Watch::new(&type_url, BTreeMap::new());
-            let pool = self.watches.pool();
-            subscribe(&mut watch, &type_url, request.resource_names, pool);
+            subscribe(&mut watch, &type_url, listed);
             watch.asked.clear();
             self.watches.start(&type_url, watch);
             Verdict::None
         } else {
-            self.update(&type_url, request)
+            self.update(&type_url, &request, listed)
         };
         Ok(Reply {
             type_url,
@@ -192,14 +198,18 @@ fn respond(type_url: &TypeUrl, version: Version, nonce: Nonce, bundles: Bundles)
 
 impl Session {
     /// Any request but the first of its type.
-    fn update(&mut self, type_url: &TypeUrl, request: DiscoveryRequest) -> Verdict {
-        let pool = self.watches.pool().clone();
+    fn update(
+        &mut self,
+        type_url: &TypeUrl,
+        request: &DiscoveryRequest,
+        listed: Listed,
+    ) -> Verdict {
         let Some(watch) = self.watches.get_mut(type_url) else {
             return Verdict::None;
         };
         if request.response_nonce.is_empty() {
             // Sent before the client saw any response: a subscription, not an answer.
-            let changed = subscribe(watch, type_url, request.resource_names, &pool);
+            let changed = subscribe(watch, type_url, listed);
             if !changed {
                 watch
                     .asked
@@ -212,10 +222,10 @@ impl Session {
             return Verdict::Stale;
         };
         let newest = Some(nonce) == watch.sent();
-        let verdict = match request.error_detail {
+        let verdict = match &request.error_detail {
             Some(error) if watch.nack(nonce, &error.message) => Verdict::Nack(Rejection {
                 nonce,
-                message: error.message,
+                message: error.message.clone(),
             }),
             None if watch.ack(nonce) && newest => Verdict::Ack(nonce),
             _ if newest => Verdict::None,
@@ -225,11 +235,11 @@ impl Session {
         // may take names away, though, so that one that is gone and back by then is known to be wanted anew.
         if !newest {
             if watch.sent().is_some_and(|sent| sent.is_same_stream(nonce)) {
-                unsubscribe(watch, type_url, &request.resource_names);
+                unsubscribe(watch, type_url, &listed);
             }
             return verdict;
         }
-        if subscribe(watch, type_url, request.resource_names, &pool) {
+        if subscribe(watch, type_url, listed) {
             watch.answer = true;
         }
         verdict
@@ -237,19 +247,17 @@ impl Session {
 }
 
 /// Whether a list of names asks for everything.
-fn wants_all(watch: &Watch, type_url: &TypeUrl, names: &[String]) -> bool {
-    names.iter().any(|n| n == WILDCARD)
-        || (names.is_empty() && !watch.ever_named && type_url.is_whole())
+fn wants_all(watch: &Watch, type_url: &TypeUrl, listed: &Listed) -> bool {
+    listed.wildcard || (listed.is_empty() && !watch.ever_named && type_url.is_whole())
 }
 
 /// Takes away what is not in the list.
-fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, names: &[String]) {
-    let wildcard = watch.subscription.is_wildcard() && wants_all(watch, type_url, names);
-    watch.ever_named |= !names.is_empty();
+fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, listed: &Listed) {
+    let wildcard = watch.subscription.is_wildcard() && wants_all(watch, type_url, listed);
+    watch.ever_named |= !listed.is_empty();
     watch.subscription.set_wildcard(wildcard);
-    let listed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let kept = watch.subscription.named().iter();
-    let kept = kept.filter(|n| listed.contains(&***n)).cloned().collect();
+    let kept = kept.filter(|n| listed.names.contains(n)).cloned().collect();
     watch.subscription.replace(kept);
     watch
         .asked
@@ -258,11 +266,10 @@ fn unsubscribe(watch: &mut Watch, type_url: &TypeUrl, names: &[String]) {
 }
 
 /// Replaces the subscription. True if it asks for something that it did not ask for before.
-fn subscribe(watch: &mut Watch, type_url: &TypeUrl, mut names: Vec<String>, pool: &Pool) -> bool {
-    let wildcard = wants_all(watch, type_url, &names);
-    watch.ever_named |= !names.is_empty();
-    names.retain(|n| n != WILDCARD);
-    let names = pool.names.adopt(names);
+fn subscribe(watch: &mut Watch, type_url: &TypeUrl, listed: Listed) -> bool {
+    let wildcard = wants_all(watch, type_url, &listed);
+    watch.ever_named |= !listed.is_empty();
+    let names = listed.names;
     if watch.subscription.is_wildcard() == wildcard && *watch.subscription.named() == names {
         return false;
     }

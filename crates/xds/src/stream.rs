@@ -18,7 +18,8 @@ use tonic::Status;
 use crate::configuration::{Configuration, Peer, Push};
 use crate::connection::Connection;
 use crate::health::Health;
-use crate::inbound::Inbound;
+use crate::inbound::{Inbound, Received};
+use crate::names::Names;
 use crate::outbound::Outbound;
 use crate::question::Question;
 use crate::resource::View;
@@ -337,7 +338,8 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
             drain.mark_changed();
         }
         let mut end = age;
-        self.on_request(*first)?;
+        self.on_request(*first, None)?;
+        let shared = self.shared.clone();
         loop {
             let mut wake = self.push_due().await?;
             let stuck = self
@@ -351,7 +353,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
                 wake = Some(wake.map_or(at, |w| w.min(at)));
             }
             tokio::select! {
-                request = inbound.message::<P::Request>() => match request? {
+                request = inbound.request::<P::Request>(&shared.pool.names) => match request? {
                     Some(request) => self.take(request, peer).await?,
                     None => return Ok(()),
                 },
@@ -378,17 +380,20 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         }
     }
 
-    async fn take(&mut self, request: Box<P::Request>, peer: &Peer) -> Result<(), End> {
+    async fn take(&mut self, received: Received<P::Request>, peer: &Peer) -> Result<(), End> {
+        let Received { request, held } = received;
         if self.aggregated {
             if let Some(health) = P::health(&request) {
                 self.shared.config.reported(&mut self.proxy, health);
                 return Ok(());
             }
-            if let Some(question) = P::question(&request) {
+            if let Some(mut question) = P::question(&request) {
+                let names = held.iter().flat_map(Names::iter);
+                question.names.extend(names.map(Text::to_string));
                 return Box::pin(self.answer(question, peer)).await;
             }
         }
-        self.on_request(*request)
+        self.on_request(*request, held)
     }
 
     fn on_generation(&mut self) {
@@ -417,9 +422,9 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         Ok(())
     }
 
-    fn on_request(&mut self, request: P::Request) -> Result<(), End> {
+    fn on_request(&mut self, request: P::Request, held: Option<Names>) -> Result<(), End> {
         let now = Instant::now();
-        let reply = self.connection.session().on_request(request)?;
+        let reply = self.connection.session().on_request_for(request, held)?;
         let node_id = &self.connection.node_id;
         let observer = &self.shared.observer;
         let pace = self.paces.entry(reply.type_url.clone());

@@ -12,6 +12,32 @@ use crate::type_url::TypeUrl;
 /// The name that stands for all resources of a type.
 pub const WILDCARD: &str = "*";
 
+/// The names that a request lists.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// Without the wildcard.
+    pub(crate) names: Names,
+    /// The wildcard is among them.
+    pub(crate) wildcard: bool,
+}
+
+impl Listed {
+    /// As a request lists them, or as somebody holds them.
+    pub(crate) fn of(mut list: Vec<String>, held: Option<Names>, pool: &NamePool) -> Self {
+        let len = list.len();
+        list.retain(|name| name != WILDCARD);
+        Self {
+            wildcard: list.len() < len,
+            names: held.unwrap_or_else(|| pool.adopt(list)),
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.wildcard
+    }
+}
+
 /// The names a client subscribed to on one stream for one type. Both protocols change it, each by its own rules.
 #[derive(Clone, Debug, Default)]
 pub struct Subscription {
