@@ -43,6 +43,8 @@ enum Event {
     /// Settings of the mesh change, and with them most clusters; the stream breaks after so many responses of the push.
     Break(Index, usize, u8),
     Audit(usize),
+    /// It was quiet: what was made takes less memory.
+    Pack,
     /// Everything is delivered to everybody, and what they have then is compared.
     Check,
 }
@@ -80,6 +82,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (any::<Index>(), 0..MESHES.len(), 0..4u8)
             .prop_map(|(client, mesh, after)| Event::Break(client, mesh, after)),
         2 => any::<u8>().prop_map(|turn| Event::Audit(turn.into())),
+        2 => Just(Event::Pack),
         1 => Just(Event::Check),
     ]
 }
@@ -206,6 +209,10 @@ impl Scene {
                     self.break_off(client, mesh, after);
                 }
                 Step::Event(Event::Audit(turn)) => self.audit(turn)?,
+                Step::Event(Event::Pack) => {
+                    self.bench.engine.pack();
+                    prop_assert_eq!(self.bench.engine.unpacked(), 0);
+                }
                 Step::Event(Event::Check) => self.check()?,
             }
         }
