@@ -1,7 +1,7 @@
 //! What was made for proxies is packed when nobody is being sent much.
 //!
-//! Packing takes as long as a tenth of what connecting costs, and so does unpacking for each who connects afterwards. Those
-//! who connect at once wait for neither: the memory is given back when they have been served, or after some seconds.
+//! Packing, and unpacking for those who connect afterwards, took a tenth of the server's time when many connect at once. They
+//! wait for neither now: the memory is given back when they have been served, or after some seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
