@@ -354,13 +354,12 @@ impl Sheet {
 
     /// Puts a resource into the set. Equal content keeps the resource that proxies already hold.
     fn publish(&mut self, new: Arc<Resource>) {
-        if self
-            .set
-            .get(&new.name)
-            .is_none_or(|have| have.version != new.version || have.sources != new.sources)
-        {
+        let have = self.set.get(&new.name);
+        // Who made it is taken note of, and nothing is sent for it.
+        let changed = have.is_none_or(|have| have.version != new.version);
+        if changed || have.is_some_and(|have| have.sources != new.sources) {
             self.set.insert(new);
-            self.changed += 1;
+            self.changed += usize::from(changed);
         }
     }
 

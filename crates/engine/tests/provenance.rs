@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::bench::{Bench, parsed, settings};
+use common::bench::{Bench, key, parsed, settings};
 use common::{FURNISHED, Text, proxies, settings as meshes};
 use pilotfish_config::networking::ServiceEntry;
 use pilotfish_config::{Kind, ObjectKey};
@@ -216,4 +216,36 @@ spec:
     bench.delete(&ObjectKey::new(Kind::ServiceEntry, "bank", "entry-a"));
     let left = bench.resources(0, &TypeUrl::Listener);
     assert!(left.iter().all(|r| *r.name != *name), "{left:?}");
+}
+
+/// What another object leads to is noted, and neither sent nor counted as a change as long as it is the same.
+#[test]
+fn other_sources_are_no_change() {
+    let mut bench = Bench::with(settings(false), proxies::visitors());
+    let view = |name: &str| {
+        format!(
+            "
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: {name}, namespace: shop}}
+spec: {{egress: [{{hosts: ['*/*']}}]}}
+"
+        )
+    };
+    bench.write(FURNISHED);
+    bench.write(&view("view-a"));
+    let web = "outbound|80||web.shop.svc.cluster.local";
+    let named = |bench: &mut Bench| sources(bench, "in shop", &TypeUrl::Cluster, web);
+    assert!(named(&mut bench).contains("Sidecar/shop/view-a"));
+    let before = bench.ask(0, &TypeUrl::Cluster);
+    let counted = bench.engine.total_cost();
+    bench.delete(&key(Kind::Sidecar, "shop", "view-a"));
+    bench.write(&view("view-b"));
+    let after = bench.ask(0, &TypeUrl::Cluster);
+    let spent = bench.engine.total_cost();
+    assert_eq!(before.changes(&after).count(), 0);
+    assert_eq!(spent.resources, counted.resources);
+    let now = named(&mut bench);
+    assert!(now.contains("Sidecar/shop/view-b"), "{now:?}");
+    assert!(!now.contains("Sidecar/shop/view-a"), "{now:?}");
 }

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::limits::{Limits, NewStreams};
 
@@ -56,16 +56,20 @@ impl Admission {
     }
 
     /// When a stream that comes now may start; none if too many wait.
-    pub(crate) fn slot(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn slot(&self, now: Instant) -> Option<Slot<'_>> {
         let mut state = self.state();
         let interval = self.interval(&state);
         let burst = self.burst(interval);
-        let slot = state.next.max(now.checked_sub(burst).unwrap_or(now));
-        if slot > now + interval.saturating_mul(self.most_waiting) {
+        let at = state.next.max(now.checked_sub(burst).unwrap_or(now));
+        if at > now + interval.saturating_mul(self.most_waiting) {
             return None;
         }
-        state.next = slot + interval;
-        Some(slot.max(now))
+        state.next = at + interval;
+        Some(Slot {
+            admission: self,
+            at: at.max(now),
+            interval,
+        })
     }
 
     /// A new stream was sent something: what that took. `first`: for the first time.
@@ -101,13 +105,44 @@ impl Admission {
     }
 }
 
+/// The time at which a stream may start. Whoever leaves before it gives it back: clients that come and go must not make
+/// those wait who stay.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    admission: &'a Admission,
+    at: Instant,
+    /// What the next stream waits longer because of this one.
+    interval: Duration,
+}
+
+impl Slot<'_> {
+    /// Waits for it.
+    pub(crate) async fn comes(self) {
+        sleep_until(self.at).await;
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if Instant::now() < self.at {
+            let mut state = self.admission.state();
+            state.next = state.next.checked_sub(self.interval).unwrap_or(state.next);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn waits(admission: &Admission, now: Instant, n: usize) -> Vec<Option<u128>> {
-        let wait = |_| admission.slot(now).map(|at| (at - now).as_millis());
-        (0..n).map(wait).collect()
+    fn slots(admission: &Admission, now: Instant, n: usize) -> Vec<Option<Slot<'_>>> {
+        (0..n).map(|_| admission.slot(now)).collect()
+    }
+
+    /// How many milliseconds each waits.
+    fn waits(slots: &[Option<Slot<'_>>], now: Instant) -> Vec<Option<u128>> {
+        let wait = |slot: &Option<Slot<'_>>| slot.as_ref().map(|s| (s.at - now).as_millis());
+        slots.iter().map(wait).collect()
     }
 
     #[test]
@@ -119,11 +154,38 @@ mod tests {
         };
         let now = Instant::now() + Duration::from_mins(1);
         let admission = Admission::new(&limits);
-        let all = waits(&admission, now, 13);
+        let slots = slots(&admission, now, 13);
+        let all = waits(&slots, now);
         assert_eq!(all[..10], [Some(0); 10]);
         assert_eq!(all[10..], [Some(1000), Some(2000), None]);
         let later = now + Duration::from_mins(1);
-        assert_eq!(admission.slot(later), Some(later));
+        assert_eq!(admission.slot(later).map(|s| s.at), Some(later));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_before_its_time_gives_it_back() {
+        let limits = Limits {
+            new_streams: NewStreams::PerSecond(1),
+            max_waiting_streams: 2,
+            ..Limits::default()
+        };
+        let admission = Admission::new(&limits);
+        let start = Instant::now();
+        let burst = slots(&admission, start, 10);
+        let (leaves, stays) = (admission.slot(start), admission.slot(start));
+        assert!(admission.slot(start).is_none(), "two may wait");
+        drop((leaves, burst));
+        let next = slots(&admission, start, 2);
+        assert_eq!(
+            waits(&next, start),
+            [Some(2000), None],
+            "the burst had come"
+        );
+        drop(next);
+        stays.expect("the second of two").comes().await;
+        let next = slots(&admission, Instant::now(), 2);
+        let used = [Some(2000), Some(3000)];
+        assert_eq!(waits(&next, start), used, "it has used its own");
     }
 
     #[test]
@@ -136,14 +198,16 @@ mod tests {
         let admission = Admission::new(&limits);
         let burst = MEMORY as usize;
         // 5 ms each, as guessed, on two cores.
-        let all = waits(&admission, now, burst + 2);
+        let slots_then = slots(&admission, now, burst + 2);
+        let all = waits(&slots_then, now);
         assert_eq!(all[burst - 1..], [Some(0), Some(2), Some(5)]);
         for _ in 0..10_000 {
             admission.spent(Duration::from_millis(30), 0, true);
             admission.spent(Duration::ZERO, 10_000_000, false);
         }
         let now = now + Duration::from_hours(1);
-        let all = waits(&admission, now, burst + 1000);
+        let slots_now = slots(&admission, now, burst + 1000);
+        let all = waits(&slots_now, now);
         assert_eq!(all[burst - 1], Some(0));
         let last = all[burst + 999].expect("nobody is refused");
         assert!((19_900..=20_100).contains(&last), "{last}");

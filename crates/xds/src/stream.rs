@@ -163,7 +163,7 @@ async fn first_request<C: Configuration, P: Protocol>(
     let slot = shared.admission.slot(Instant::now());
     let slot =
         slot.ok_or_else(|| Status::resource_exhausted("too many streams wait to be admitted"))?;
-    sleep_until(slot).await;
+    slot.comes().await;
     let mut early = None;
     let first = async {
         loop {
