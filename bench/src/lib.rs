@@ -1,7 +1,7 @@
 //! What the control plane costs: a mesh of a stated size, played proxies, measured changes.
 //!
 //! ```text
-//!  mesh ── files ──▶ server (a process) ──▶ crowd: one connection per proxy, each a proxy::Session
+//!  mesh ── place ──▶ server (a process) ──▶ crowd: one connection per proxy, each a proxy::Session
 //!    └── edits ─────────▲                      │ wire: messages, read without decoding
 //!                                              ├──▶ recording ──▶ limit: the same bytes from memory
 //!  run: one phase after the other ◀────────────┘
@@ -21,6 +21,7 @@ pub mod crowd;
 pub mod growth;
 pub mod limit;
 pub mod mesh;
+pub mod place;
 pub mod proxy;
 pub mod report;
 pub mod run;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use pilotfish_bench::crowd::Waits;
 use pilotfish_bench::growth::{self, Steps};
@@ -36,14 +36,16 @@ Examples:
   pilotfish-bench --peer '/opt/old/pilotfish serve --config-dir {dir} --grpc-addr 127.0.0.1:{grpc}
                   --http-addr 127.0.0.1:{http} --monitoring-addr 127.0.0.1:{monitoring}'
       The same against a former release, and the ratios.
+  pilotfish-bench --istiod pilot-discovery --mode delta
+      The same against istiod, and the ratios. Both read the mesh from a real API server, each from one of its own.
   pilotfish-bench --growth --mode delta
       How costs grow with services and proxies; some minutes.
 
 What the columns mean:
   reached      Proxies that got something, in the round with the fewest; of connect: that have everything they asked for
-  p50 p99 max  From the change (the rename of the file) to the last message of a proxy. It includes the time for which the
-               server collects changes before it pushes: 2 ms, as every change comes after quiet (--first-change-wait of
-               `pilotfish serve`), or PILOT_DEBOUNCE_AFTER if --env sets it.
+  p50 p99 max  From the change (the rename of the file, or the API server's word that it is made) to the last message of a
+               proxy. It includes the time for which the server collects changes before it pushes: 2 ms, as every change
+               comes after quiet (--first-change-wait of `pilotfish serve`), or PILOT_DEBOUNCE_AFTER if --env sets it.
   CPU          Time on a processor per change, user and system, as the kernel accounts for it in ticks of 10 ms: the mean
                of all rounds, so that with --repeats 5 it is known to 2 ms. It includes whatever else the server does
                until the next change.
@@ -58,8 +60,8 @@ Connecting is paced by the server as fast as it can configure proxies, and that 
 The limit is what the same gRPC stack needs to send the same bytes if it does nothing else. What is above it is the
 server's own work.
 
---peer takes any server that reads the directory. istiod reads only from Kubernetes; `make side-by-side` compares with it,
-where ../shared is at hand.";
+The API server is kube-apiserver with etcd, as scripts/fetch-kube builds them (`make bench` calls it if --istiod is given), or
+$KUBE_APISERVER and $ETCD. istiod's binary is called pilot-discovery, in its image as in its Go module.";
 
 /// Measure what the control plane costs
 #[derive(Debug, Parser)]
@@ -137,8 +139,16 @@ struct Options {
     /// A variable for the server's environment; give it again for more
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Servers", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Another server to measure beside it, with {dir}, {grpc}, {http}, {monitoring} for what it is given; it must
-    /// answer /ready on {http}
+    /// istiod's binary, to measure beside it. Both read from an API server instead of a directory
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Servers",
+        conflicts_with_all = ["peer", "growth"]
+    )]
+    istiod: Option<PathBuf>,
+    /// Another server to measure beside it, with {dir} or {kubeconfig}, {grpc}, {http}, {monitoring}, {control} (one more port)
+    /// for what it is given; it must answer /ready on {http}. With {kubeconfig} both read from an API server
     #[arg(
         long,
         value_name = "COMMAND",
@@ -219,8 +229,18 @@ async fn bench(options: &Options) -> Result<()> {
     } else {
         options.proxies
     })?;
-    let ours = Launch::pilotfish(&binary, options.env.clone());
-    let peer = options.peer.as_deref().map(Launch::peer);
+    // Said before ours is measured for minutes.
+    if let Some(file) = options.istiod.as_deref().filter(|file| !file.is_file()) {
+        bail!(
+            "{} is not there: --istiod names istiod's binary",
+            file.display()
+        );
+    }
+    let istiod = options.istiod.as_deref().map(Launch::istiod);
+    let peer = istiod.or_else(|| options.peer.as_deref().map(Launch::peer));
+    // What two read from is no difference between them.
+    let on_cluster = peer.as_ref().is_some_and(Launch::reads_cluster);
+    let ours = Launch::pilotfish(&binary, on_cluster, options.env.clone());
     let mut output = Output {
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         measured: Vec::new(),

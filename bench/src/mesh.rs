@@ -36,8 +36,8 @@ pub struct Size {
 pub enum Edit {
     /// The file with this name says this now.
     Write(String, String),
-    /// The file with this name is gone.
-    Remove(String),
+    /// The file with this name, which said this, is gone.
+    Remove(String, String),
 }
 
 /// A change that is measured.
@@ -101,7 +101,9 @@ impl Change {
             Self::ServiceAdded => {
                 Edit::Write(extra(round), size.service(size.services + round, None))
             }
-            Self::ServiceDeleted => Edit::Remove(extra(round)),
+            Self::ServiceDeleted => {
+                Edit::Remove(extra(round), size.service(size.services + round, None))
+            }
             Self::Rule => Edit::Write(PROBE_RULE.into(), size.rule(0, 101 + round)),
             Self::Sidecar => Edit::Write(SIDECAR.into(), sidecar(0)),
         }
@@ -261,7 +263,7 @@ pub fn apply(edit: &Edit, directory: &Path) -> std::io::Result<()> {
             std::fs::write(&hidden, text)?;
             std::fs::rename(hidden, directory.join(name))
         }
-        Edit::Remove(name) => std::fs::remove_file(directory.join(name)),
+        Edit::Remove(name, _) => std::fs::remove_file(directory.join(name)),
     }
 }
 
@@ -314,11 +316,9 @@ mod tests {
                         assert_eq!(parsed(&name, &text).len(), 1, "{change:?}");
                         assert!(seen.insert(text), "{change:?} in round {round}");
                     }
-                    Edit::Remove(name) => {
-                        let Edit::Write(added, _) = Change::ServiceAdded.edit(&SIZE, round) else {
-                            panic!("an added service is a file");
-                        };
-                        assert_eq!(name, added);
+                    Edit::Remove(name, text) => {
+                        let added = Change::ServiceAdded.edit(&SIZE, round);
+                        assert_eq!(added, Edit::Write(name, text));
                     }
                 }
             }

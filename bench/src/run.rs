@@ -1,6 +1,5 @@
 //! One server, one crowd of proxies, one phase after the other.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,7 +7,8 @@ use serde::Serialize;
 
 use crate::crowd::{Counts, Crowd, Meter, Waits};
 use crate::limit::Recording;
-use crate::mesh::{self, Change, Size};
+use crate::mesh::{Change, Size};
+use crate::place::Place;
 use crate::report::{ByType, percentile};
 use crate::server::{Launch, Server, Usage};
 use crate::wire::Mode;
@@ -181,7 +181,7 @@ async fn change(
     crowd: &Crowd,
     plan: &Plan,
     change: Change,
-    directory: &Path,
+    place: &Place,
 ) -> Result<Phase> {
     let expected = crowd.count(|m| change.reaches(m.namespace));
     let repeats = if change.repeats() { plan.repeats } else { 1 };
@@ -189,8 +189,8 @@ async fn change(
     let mut rounds = Vec::new();
     for round in 0..repeats {
         let edit = change.edit(&plan.size, round);
-        let start = crowd.begin();
-        mesh::apply(&edit, directory).context("changing the mesh")?;
+        crowd.begin();
+        let start = place.apply(&edit).context("changing the mesh")?;
         crowd
             .settle(start, expected, Meter::is_reached, &plan.waits)
             .await;
@@ -206,14 +206,17 @@ async fn change(
 /// Measures a server. The recording is what proxies got when they connected.
 pub async fn measure(launch: &Launch, plan: &Plan) -> Result<(Run, Recording)> {
     let scratch = tempfile::tempdir()?;
-    let directory = scratch.path().join("mesh");
-    std::fs::create_dir(&directory)?;
-    mesh::write(&plan.size, &directory).context("writing the mesh")?;
     eprintln!(
         "{}: {} services, {} proxies, {}",
         launch.name, plan.size.services, plan.proxies, plan.mode
     );
-    let server = Server::start(launch, &directory, scratch.path())?;
+    let place = if launch.reads_cluster() {
+        eprintln!("  a cluster");
+        Place::cluster(&plan.size)?
+    } else {
+        Place::directory(&plan.size, scratch.path())?
+    };
+    let server = Server::start(launch, &place, scratch.path())?;
     let idle = server.usage()?;
     eprintln!("  connect");
     let (phase, crowd) = connect(&server, plan).await?;
@@ -221,7 +224,7 @@ pub async fn measure(launch: &Launch, plan: &Plan) -> Result<(Run, Recording)> {
     let mut phases = vec![phase];
     for &kind in &plan.changes {
         eprintln!("  {}", kind.name());
-        phases.push(change(&server, &crowd, plan, kind, &directory).await?);
+        phases.push(change(&server, &crowd, plan, kind, &place).await?);
     }
     let run = Run {
         server: launch.name.clone(),

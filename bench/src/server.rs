@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::place::{self, Place};
+
 const START: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(5);
 
-/// How to start one. The words of `command` may have `{dir}`, `{grpc}`, `{http}` and `{monitoring}` in them.
+/// How to start one. The words of `command` may have `{dir}` or `{kubeconfig}`, `{grpc}`, `{http}`, `{monitoring}` and `{control}`
+/// in them.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// What reports call it.
@@ -25,14 +28,44 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `pilotfish serve` of that binary.
-    pub fn pilotfish(binary: &Path, env: Vec<(String, String)>) -> Self {
-        let arguments = "serve --config-dir {dir} --grpc-addr 127.0.0.1:{grpc} --http-addr 127.0.0.1:{http} \
-                         --monitoring-addr 127.0.0.1:{monitoring}";
+    /// `pilotfish serve` of that binary, on a directory or on a cluster.
+    pub fn pilotfish(binary: &Path, on_cluster: bool, env: Vec<(String, String)>) -> Self {
+        let source = if on_cluster {
+            "--kubeconfig {kubeconfig}"
+        } else {
+            "--config-dir {dir}"
+        };
+        let arguments = format!(
+            "serve {source} --grpc-addr 127.0.0.1:{{grpc}} --http-addr 127.0.0.1:{{http}} \
+             --monitoring-addr 127.0.0.1:{{monitoring}}"
+        );
+        Self::words("pilotfish", binary, &arguments, env)
+    }
+
+    /// istiod's binary, doing what ours does too: no certificates, no webhooks, no TLS, no Gateway API. It reads nothing but
+    /// clusters.
+    pub fn istiod(binary: &Path) -> Self {
+        let arguments = "discovery --kubeconfig {kubeconfig} --grpcAddr 127.0.0.1:{grpc} --httpAddr 127.0.0.1:{http} \
+                         --monitoringAddr 127.0.0.1:{monitoring} --ctrlz_port {control} --httpsAddr= --secureGRPCAddr= \
+                         --kubernetesApiQPS 1000 --kubernetesApiBurst 2000";
+        let env = [
+            ("POD_NAME", "istiod-1"),
+            ("POD_NAMESPACE", "istio-system"),
+            ("CLUSTER_ID", "Kubernetes"),
+            ("ENABLE_CA_SERVER", "false"),
+            ("PILOT_ENABLE_GATEWAY_API", "false"),
+            ("INJECTION_WEBHOOK_CONFIG_NAME", ""),
+            ("VALIDATION_WEBHOOK_CONFIG_NAME", ""),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self::words("istiod", binary, arguments, env.into())
+    }
+
+    fn words(name: &str, binary: &Path, arguments: &str, env: Vec<(String, String)>) -> Self {
         let mut command = vec![binary.display().to_string()];
         command.extend(arguments.split_whitespace().map(str::to_owned));
         Self {
-            name: "pilotfish".into(),
+            name: name.into(),
             command,
             env,
         }
@@ -45,6 +78,13 @@ impl Launch {
             command: line.split_whitespace().map(str::to_owned).collect(),
             env: Vec::new(),
         }
+    }
+
+    /// It reads a cluster, not a directory.
+    pub fn reads_cluster(&self) -> bool {
+        self.command
+            .iter()
+            .any(|word| word.contains(place::KUBECONFIG))
     }
 }
 
@@ -88,14 +128,16 @@ fn free_ports<const N: usize>() -> Result<[SocketAddr; N]> {
 }
 
 impl Server {
-    /// Starts it on a directory and waits until `/ready` answers 200. `scratch` is for its log.
-    pub fn start(launch: &Launch, directory: &Path, scratch: &Path) -> Result<Self> {
-        let [grpc, http, monitoring] = free_ports()?;
+    /// Starts it on a mesh and waits until `/ready` answers 200. `scratch` is for its log.
+    pub fn start(launch: &Launch, place: &Place, scratch: &Path) -> Result<Self> {
+        let [grpc, http, monitoring, control] = free_ports()?;
+        let (mesh, path) = place.argument();
         let fill = |word: &String| {
-            word.replace("{dir}", &directory.display().to_string())
+            word.replace(mesh, &path.display().to_string())
                 .replace("{grpc}", &grpc.port().to_string())
                 .replace("{http}", &http.port().to_string())
                 .replace("{monitoring}", &monitoring.port().to_string())
+                .replace("{control}", &control.port().to_string())
         };
         let words: Vec<String> = launch.command.iter().map(fill).collect();
         let mut server = Self::spawn(&launch.name, &words, &launch.env, grpc, scratch)?;

@@ -5,35 +5,13 @@
     reason = "a test drives processes and files"
 )]
 
+mod common;
+
 use std::path::Path;
 use std::process::Command;
 
+use common::{BENCH, bench};
 use serde_json::Value;
-
-const BENCH: &str = env!("CARGO_BIN_EXE_pilotfish-bench");
-
-/// The tables, what was said besides, and the figures, of a small mesh.
-fn bench(args: &[&str]) -> (String, String, Value) {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("figures.json");
-    let output = Command::new(BENCH)
-        .args(["--services", "20", "--endpoints", "2"])
-        .args(["--namespaces", "2", "--proxies", "4"])
-        .args(["--settle", "0.2", "--patience", "5"])
-        .args(args)
-        .arg("--json")
-        .arg(&file)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success(),
-        "{said}\n(the server is built with `cargo build -p pilotfish`)"
-    );
-    let figures = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    (text, said, figures)
-}
 
 #[test]
 fn a_peer_is_measured_beside_it_and_compared() {

@@ -125,6 +125,18 @@ impl KubeClient {
         self.delete(&path)?.ok().map(drop)
     }
 
+    /// Removes all objects of a text, which have to be there.
+    pub fn remove_all(&self, yaml: &str) -> Result<()> {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).context("parse YAML")?;
+        let mut known = Known::new();
+        for object in documents.into_iter().flat_map(items) {
+            let path = self.served(&object, &mut known)?.path(&object)?;
+            let answer = self.delete(&path)?.ok();
+            answer.with_context(|| title(&object))?;
+        }
+        Ok(())
+    }
+
     fn apply_object(&self, object: &Value, known: &mut Known) -> Result<()> {
         let served = self.served(object, known)?;
         let mut wanted = object.clone();

@@ -1,0 +1,39 @@
+//! The benchmark on a real API server, which `scripts/fetch-kube` builds: what only reads clusters is measured beside ours.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test drives processes and files"
+)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{BENCH, bench};
+
+#[test]
+fn who_reads_only_clusters_is_measured_on_one_and_so_are_we() {
+    let server = Path::new(BENCH).with_file_name("pilotfish");
+    let peer = format!(
+        "{} serve --kubeconfig {{kubeconfig}} --grpc-addr 127.0.0.1:{{grpc}} --http-addr 127.0.0.1:{{http}} \
+         --monitoring-addr 127.0.0.1:{{monitoring}}",
+        server.display()
+    );
+    let (text, said, figures) = bench(&["--mode", "delta", "--repeats", "2", "--peer", &peer]);
+    assert!(text.contains("pilotfish as a share of peer"), "{text}");
+    assert_eq!(said.matches("  a cluster\n").count(), 2, "{said}");
+    let one = &figures["measured"][0];
+    for who in ["ours", "peer"] {
+        let phases = one[who]["phases"].as_array().unwrap();
+        assert_eq!(phases.len(), 7, "{phases:#?}");
+        for phase in phases {
+            assert_eq!(phase["reached"], phase["expected"], "{who}: {phase:#}");
+        }
+        let sent = |phase: usize, kind: &str| phases[phase]["messages"][kind].as_f64().unwrap();
+        assert!(sent(2, "EDS") >= 4.0, "{who}: {:#}", phases[2]);
+        assert_eq!(sent(2, "CDS"), 0.0, "{who}: {:#}", phases[2]);
+        assert!(sent(4, "CDS") >= 4.0, "removed: {who}: {:#}", phases[4]);
+    }
+    let connect = (&one["shares"][0]["name"], &one["shares"][0]["sent"]);
+    assert_eq!(connect, (&"connect".into(), &1.0.into()));
+}
