@@ -95,6 +95,8 @@ fn serve(args: ServeArgs, started: Instant) -> Result<()> {
     let settings = Settings::resolve(args, &Environment::of_process(), cores)?;
     let logging = Logging::start(&settings.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        // As many streams compute at a time as there are cores: one thread is left to read and write.
+        .worker_threads(cores + 1)
         .thread_keep_alive(UNUSED_THREAD_STAYS)
         .enable_all()
         .build()

@@ -25,8 +25,6 @@ use crate::sheet::{Sheet, Work};
 const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The conduct of a proxy where it does not count.
 static UNKNOWN: LazyLock<Arc<Conduct>> = LazyLock::new(|| Arc::new(Conduct::unknown()));
-/// So many facts change so few pieces that bringing a sheet up to them takes less time than handing a thread over.
-const LITTLE: usize = 8;
 /// How many generations a sheet may lag behind before it is rebuilt whole.
 const HISTORY: usize = 1024;
 /// Of how many generations it is known what they took.
@@ -268,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// The same, if nothing has to be waited for, and computed next to nothing.
+    /// The same, if nothing has to be computed or waited for.
     pub fn view_at_hand(&self, proxy: &mut Proxy, type_url: &TypeUrl) -> Option<View> {
         if !self.is_scoped(proxy) {
             return None;
@@ -276,8 +274,14 @@ impl Engine {
         let Some(of) = proxy.sheets.as_ref()?.of(type_url) else {
             return Some(View::unknown());
         };
-        let sets: Option<SmallVec<[ResourceSet; 2]>> =
-            of.iter().map(|shared| self.at_hand(shared)).collect();
+        let generation = self.generation();
+        let sets: Option<SmallVec<[ResourceSet; 2]>> = of
+            .iter()
+            .map(|shared| {
+                let sheet = shared.sheet.try_lock().ok()?;
+                sheet.is_current(generation).then(|| sheet.set().clone())
+            })
+            .collect();
         sets.map(View::new)
     }
 
@@ -330,77 +334,36 @@ impl Engine {
         if let Some(set) = current(&sheet) {
             return set;
         }
-        let (world, generation) = self.catch_up(&mut memo);
-        self.refresh(shared, &world, generation, &mut memo, &mut sheet)
-    }
-
-    /// The same, if nobody else is at it and little has changed.
-    fn at_hand(&self, shared: &Shared) -> Option<ResourceSet> {
-        // Held first, so that the memo, whose lock comes before it, may only be tried.
-        let mut sheet = shared.sheet.try_lock().ok()?;
-        if sheet.is_current(self.generation()) {
-            return Some(sheet.set().clone());
-        }
-        let mut memo = shared.memo.try_lock().ok()?;
-        if !self.is_little(&memo) {
-            return None;
-        }
-        let (world, generation) = self.catch_up(&mut memo);
-        let little = sheet.is_nearly_current(&shared.section, &memo, LITTLE);
-        little.then(|| self.refresh(shared, &world, generation, &mut memo, &mut sheet))
-    }
-
-    /// Whether a memo lacks few facts.
-    fn is_little(&self, memo: &Memo) -> bool {
-        let state = self.read();
-        let covered = state.history.front();
-        let covered = covered.is_none_or(|(first, _)| *first <= memo.generation + 1);
-        let lacks = state.history.iter().rev();
-        let lacks = lacks.take_while(|(g, _)| *g > memo.generation);
-        covered
-            && memo.generation >= state.forgotten
-            && lacks.map(|(_, facts)| facts.len()).sum::<usize>() <= LITTLE
-    }
-
-    /// Brings a memo up to the present. Read under its lock, so that nobody has brought it further than the world.
-    fn catch_up(&self, memo: &mut Memo) -> (Arc<World>, u64) {
-        let state = self.read();
-        let missed = state
-            .history
-            .front()
-            .is_some_and(|(first, _)| *first > memo.generation + 1);
-        if missed || memo.is_empty() || memo.generation < state.forgotten {
-            memo.forget(state.generation);
-        }
-        let since = memo.generation;
-        for (generation, facts) in state.history.iter().filter(|(g, _)| *g > since) {
-            memo.advance(*generation, facts.iter(), &self.interners.facts);
-        }
-        memo.generation = state.generation;
-        (state.world.clone(), state.generation)
-    }
-
-    /// Brings a sheet up to its memo.
-    fn refresh(
-        &self,
-        shared: &Shared,
-        world: &World,
-        generation: u64,
-        memo: &mut Memo,
-        sheet: &mut Sheet,
-    ) -> ResourceSet {
         // What connecting takes is nothing that the last change took.
         let by_change = !(shared.for_newcomer && sheet.is_blank());
+        // Read under the lock of the memo, so that nobody has brought it further than this world.
+        let (world, generation) = {
+            let state = self.read();
+            let missed = state
+                .history
+                .front()
+                .is_some_and(|(first, _)| *first > memo.generation + 1);
+            if missed || memo.is_empty() || memo.generation < state.forgotten {
+                memo.forget(state.generation);
+            }
+            let since = memo.generation;
+            for (generation, facts) in state.history.iter().filter(|(g, _)| *g > since) {
+                memo.advance(*generation, facts.iter(), &self.interners.facts);
+            }
+            (state.world.clone(), state.generation)
+        };
+        memo.generation = generation;
         let client = shared.section.client();
-        let latest = sheet.starts_over(memo).then(|| memo.like(client));
-        let latest = latest.flatten().filter(|latest| {
+        let latest = memo.like(client);
+        let latest = latest.filter(|latest| {
             shared.section.is_shared_whole() && !Arc::ptr_eq(latest, &shared.sheet)
         });
         let like = latest.as_deref().map(lock);
         let like = like.as_deref().filter(|like| like.is_current(generation));
-        let work = Work::new(&shared.section, world, memo, &self.interners);
+        let work = Work::new(&shared.section, &world, &mut memo, &self.interners);
         let cost = sheet.refresh(work, like);
         memo.refreshed(client, &shared.sheet);
+        drop(memo);
         if cost != Cost::default() {
             self.add_cost(by_change.then_some(generation), cost);
         }

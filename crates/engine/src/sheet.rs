@@ -138,26 +138,6 @@ impl Sheet {
         self.pieces.is_empty()
     }
 
-    /// Whether it is not known what has changed since it was refreshed.
-    pub(crate) fn starts_over(&self, memo: &Memo) -> bool {
-        self.is_blank() || self.generation < memo.complete_since
-    }
-
-    /// Whether bringing it up to the memo exchanges no more than so many pieces, none of which leads to others.
-    pub(crate) fn is_nearly_current(&self, section: &Section, memo: &Memo, most: usize) -> bool {
-        let stale = memo.stale_since(self.generation);
-        let mut stale = stale.filter(|k| self.pieces.contains_key(*k));
-        let stands_alone = |key: &Key| match &**key {
-            PieceKey::Service(_) | PieceKey::Secret(_) => true,
-            // Elsewhere it is part of a table.
-            PieceKey::Host(..) => matches!(section, Section::Hosts(..)),
-            _ => false,
-        };
-        !self.starts_over(memo)
-            && stale.by_ref().take(most).all(stands_alone)
-            && stale.next().is_none()
-    }
-
     /// The resources as of the last refresh.
     pub(crate) fn set(&self) -> &ResourceSet {
         &self.set
@@ -181,7 +161,7 @@ impl Sheet {
 
     /// Brings the sheet up to the memo's generation; returns what that took. `like`: a sheet of the same family that is.
     pub(crate) fn refresh(&mut self, mut work: Work<'_>, like: Option<&Self>) -> Cost {
-        if self.starts_over(work.memo) {
+        if self.generation < work.memo.complete_since {
             *self = Self::default();
         }
         let roots = work.memo.key(PieceKey::Roots);

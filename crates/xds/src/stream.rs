@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 use tokio::sync::{AcquireError, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
@@ -514,17 +515,16 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
     async fn view(&mut self, type_url: &TypeUrl) -> Result<(View, Instant), Status> {
         let (config, proxy) = (&self.shared.config, &mut self.proxy);
         let start = Instant::now();
-        // Handing the thread over costs more than most pushes.
         if let Some(view) = config.view_at_hand(proxy, type_url) {
             return Ok((view, start));
         }
         let _permit = self.shared.computing.acquire().await.map_err(stopping)?;
+        // No other thread runs the task that this one woke last, mostly to write what was just sent: it goes first.
+        yield_now().await;
         let start = Instant::now();
         // Somebody of the same scope may have computed it while this one waited.
-        let view = config
-            .view_at_hand(proxy, type_url)
-            .unwrap_or_else(|| blocking(|| config.view(proxy, type_url)));
-        Ok((view, start))
+        let view = config.view_at_hand(proxy, type_url);
+        Ok((view.unwrap_or_else(|| config.view(proxy, type_url)), start))
     }
 
     fn send(
@@ -640,12 +640,4 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
 
 fn stopping(_: AcquireError) -> Status {
     Status::unavailable("the server is stopping")
-}
-
-/// Runs something that may compute for a while without holding up the tasks behind it.
-fn blocking<T>(compute: impl FnOnce() -> T) -> T {
-    match tokio::runtime::Handle::try_current().map(|h| h.runtime_flavor()) {
-        Ok(tokio::runtime::RuntimeFlavor::MultiThread) => tokio::task::block_in_place(compute),
-        _ => compute(),
-    }
 }
