@@ -19,7 +19,7 @@ use pilotfish_ir::{Listener, Text};
 use pilotfish_mesh::{Instance, Protocol, Reader};
 
 pub use reach::{Reached, reached};
-pub use routes::{hosts, virtual_host};
+pub use routes::{Plan, hosts, virtual_host};
 
 use crate::server_tls::{self, Inside};
 use crate::{Client, ListenerScope, ProxyKind, chain, outbound};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilotfish_config::Object;
 use pilotfish_config::networking::VirtualService;
+use pilotfish_config::{Kind, Object, ObjectKey};
 use pilotfish_ir::route::{
     Action, Forward, HeaderOps, Rewrite, Route, RouteMatch, WeightedCluster,
 };
@@ -66,8 +66,8 @@ pub enum HostKey {
     Port(ServiceId, u16),
     /// Of a host that only VirtualServices know: the object's namespace and name, and the host.
     Written(Text, Text, Text),
-    /// Of a gateway; an empty host refuses everything.
-    Gateway(Text),
+    /// Of a gateway.
+    Gateway(Arc<gateway::Plan>),
     /// For everything else.
     CatchAll,
 }
@@ -155,12 +155,9 @@ pub fn hosts(reader: &Reader<'_>, scope: &RouteScope, key: &TableKey) -> Vec<Hos
     match key {
         TableKey::Service(id, _) => return vec![HostKey::Service(id.clone())],
         TableKey::Gateway(name) => {
-            let hosts = gateway::hosts(reader, client, &scope.instances, name);
-            return if hosts.is_empty() {
-                vec![HostKey::Gateway(Text::default())]
-            } else {
-                hosts.into_iter().map(HostKey::Gateway).collect()
-            };
+            let plans = gateway::hosts(reader, client, &scope.instances, name);
+            let keys = plans.into_iter().map(|p| HostKey::Gateway(Arc::new(p)));
+            return keys.collect();
         }
         TableKey::Port(_) | TableKey::Socket(_) | TableKey::HttpProxy => {}
     }
@@ -375,19 +372,11 @@ pub fn virtual_host(
 ) -> Option<VirtualHost> {
     let client = &scope.client;
     match key {
-        HostKey::Gateway(h) => {
-            let TableKey::Gateway(name) = table else {
-                return None;
-            };
-            gateway::virtual_host(reader, client, &scope.instances, name, h)
-        }
+        HostKey::Gateway(plan) => Some(gateway::virtual_host(reader, client, plan)),
         HostKey::CatchAll => Some(catch_all(reader, client)),
         HostKey::Written(namespace, name, h) => {
-            let o = reader
-                .virtual_services_of(h)?
-                .iter()
-                .find(|o| o.key.namespace == *namespace && o.key.name == *name)?;
-            let vs = o.get::<VirtualService>()?;
+            let written = ObjectKey::new(Kind::VirtualService, namespace, name);
+            let (o, vs) = reader.virtual_service(&written)?;
             // A table for all ports holds such a host once, for the port of HTTP.
             let port = match table.port() {
                 0 => HTTP,

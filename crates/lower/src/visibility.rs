@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pilotfish_config::Object;
 use pilotfish_config::mesh::OutboundTrafficMode as MeshOutboundMode;
 use pilotfish_config::networking::{
-    CaptureMode, Destination, IstioEgressListener, OutboundTrafficMode, Sidecar, VirtualService,
+    CaptureMode, IstioEgressListener, OutboundTrafficMode, Sidecar,
 };
+use pilotfish_config::{Object, ObjectKey};
 use pilotfish_ir::ClusterName;
-use pilotfish_mesh::rules::Head;
+use pilotfish_mesh::rules::{Head, Lead, Leads};
 use pilotfish_mesh::{
     ExportTo, Port, Protocol, Reader, Registry, Resolution, Service, ServiceId, host,
 };
@@ -252,7 +252,7 @@ pub fn ports<'s>(reader: &Reader<'_>, client: &Client, service: &'s Service) -> 
         if let Some(d) = led_to.get(&service.id.host)
             && self::led_to(reader, client, &service.id.host).is_some_and(|id| id == service.id)
         {
-            d.by.iter().for_each(|o| reader.uses(&o.key));
+            d.by.iter().for_each(|key| reader.uses(key));
             shown.extend(&d.ports);
         }
     }
@@ -284,7 +284,7 @@ pub fn inferred(reader: &Reader<'_>, client: &Client) -> Vec<ServiceId> {
         .into_iter()
         .filter_map(|(host, d)| {
             let id = led_to(reader, client, &host)?;
-            d.by.iter().for_each(|o| reader.uses(&o.key));
+            d.by.iter().for_each(|key| reader.uses(key));
             Some(id)
         })
         .collect()
@@ -305,71 +305,39 @@ fn led_to(reader: &Reader<'_>, client: &Client, host: &str) -> Option<ServiceId>
 struct LedTo<'w> {
     /// `None` stands for all ports.
     ports: BTreeSet<Option<u16>>,
-    by: Vec<&'w Arc<Object>>,
+    by: Vec<&'w ObjectKey>,
 }
 
-/// Hosts to which the VirtualServices that a client may use lead.
+/// Hosts to which the VirtualServices that a client may use lead, by routes that are not meant for other namespaces alone.
 fn destinations<'w>(
     reader: &Reader<'w>,
     client: &Client,
     listeners: &[Egress<'_>],
 ) -> BTreeMap<Text, LedTo<'w>> {
     let mut out: BTreeMap<Text, LedTo<'w>> = BTreeMap::new();
+    let domain = &reader.settings().domain;
     let hosts: Vec<&Text> = reader.virtual_service_hosts().collect();
-    for o in hosts
+    for Leads { head, to } in hosts
         .into_iter()
-        .filter_map(|h| reader.virtual_services_of(h))
-        .flat_map(|r| r.iter())
+        .flat_map(|h| reader.virtual_service_leads_of(h))
+        .filter(|leads| route::visible(reader, client, &leads.head))
     {
-        let (Some(vs), Some(head)) = (o.get::<VirtualService>(), Head::of(o)) else {
-            continue;
-        };
-        if !route::visible(reader, client, &head) {
-            continue;
-        }
-        for e in listeners.iter().filter(|e| e.imports_rule(reader, &head)) {
-            for d in destinations_of(reader, vs, client) {
-                let host = host::resolve(&d.host, &o.key.namespace, &reader.settings().domain);
-                // A listener with a port shows that port only.
-                let port = e.matched_port().or_else(|| {
-                    let written = d.port.as_ref().map(|p| p.number);
-                    written.and_then(|n| u16::try_from(n).ok())
-                });
+        let imports = |e: &&Egress<'_>| e.imports_rule(reader, &head);
+        for e in listeners.iter().filter(imports) {
+            let meant = |lead: &&Lead<'_>| {
+                let mut sources = lead.sources.iter();
+                lead.sources.is_empty() || sources.any(|n| client.is_in(reader, n))
+            };
+            for lead in to.iter().filter(meant) {
+                let host = host::resolve(lead.host, &head.key.namespace, domain);
                 let led_to = out.entry(host).or_default();
-                led_to.ports.insert(port);
-                led_to.by.push(o);
+                // A listener with a port shows that port only.
+                led_to.ports.insert(e.matched_port().or(lead.port));
+                led_to.by.push(head.key);
             }
         }
     }
     out
-}
-
-/// Destinations of the routes that are not meant for other namespaces alone.
-fn destinations_of<'v>(
-    reader: &Reader<'_>,
-    vs: &'v VirtualService,
-    client: &Client,
-) -> impl Iterator<Item = &'v Destination> {
-    let http = vs
-        .http
-        .iter()
-        .filter(|h| {
-            let mut sources = h
-                .r#match
-                .iter()
-                .map(|m| m.source_namespace.as_str())
-                .filter(|n| !n.is_empty())
-                .peekable();
-            sources.peek().is_none() || sources.any(|n| client.is_in(reader, n))
-        })
-        .flat_map(|h| {
-            let routes = h.route.iter().filter_map(|r| r.destination.as_ref());
-            let mirrors = h.mirrors.iter().filter_map(|m| m.destination.as_ref());
-            routes.chain(h.mirror.as_ref()).chain(mirrors)
-        });
-    let tcp = vs.tcp.iter().flat_map(|t| &t.route);
-    let tls = vs.tls.iter().flat_map(|t| &t.route);
-    http.chain(tcp.chain(tls).filter_map(|r| r.destination.as_ref()))
 }
 
 /// Services a proxy sees through `egress`, oldest first, one for each host.

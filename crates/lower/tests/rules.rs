@@ -567,13 +567,11 @@ fn conditions_on_claims_are_no_conditions_on_headers() {
     let world = world(&text);
     let who = who("pay", &[("app", "edge")]);
     let scope = routing(Client::new(ProxyKind::Router, Families::V4, who));
-    let host = route::virtual_host(
-        &Reader::new(&world),
-        &scope,
-        &route::TableKey::Gateway("http.80".into()),
-        &route::HostKey::Gateway("bank.example".into()),
-    )
-    .unwrap();
+    let reader = Reader::new(&world);
+    let table = route::TableKey::Gateway("http.80".into());
+    let hosts = route::hosts(&reader, &scope, &table);
+    assert_eq!(hosts.len(), 1, "{hosts:?}");
+    let host = route::virtual_host(&reader, &scope, &table, &hosts[0]).unwrap();
     let matches = &host.routes[0].matches;
     let headers: Vec<&str> = matches.headers.iter().map(|h| &*h.name).collect();
     assert_eq!(headers, ["plain"]);

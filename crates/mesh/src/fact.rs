@@ -29,16 +29,18 @@ pub enum Fact {
     VirtualServices(Text),
     /// The same without their routes: which there are, how old, for which hosts and whom ([`Head`](crate::rules::Head)).
     VirtualServiceHeads(Text),
+    /// The same with the hosts that their routes lead to ([`Leads`](crate::rules::Leads)).
+    VirtualServiceLeads(Text),
     /// Which wildcard hosts have destination rules.
     DestinationRuleWildcards,
     /// Which wildcard hosts have virtual services for the mesh.
     VirtualServiceWildcards,
     /// Which hosts have virtual services for the mesh.
     VirtualServiceHosts,
-    /// Virtual services bound to a gateway, `namespace/name`.
-    GatewayVirtualServices(Text),
-    /// A VirtualService without hosts, `namespace/name`: others delegate to it.
-    Delegate(Text),
+    /// Virtual services bound to a gateway, `namespace/name`, without their routes.
+    GatewayVirtualServiceHeads(Text),
+    /// One VirtualService, wherever it is listed.
+    VirtualService(ObjectKey),
     /// All Gateways.
     Gateways,
     /// Which namespaces have Sidecar objects.

@@ -10,7 +10,7 @@ use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{ClusterId, Diagnostic, Kind, Object, ObjectKey};
 
 use crate::host;
-use crate::rules::{Head, Ranked, delegate_ref};
+use crate::rules::{Head, Leads, Ranked};
 use crate::{
     Fact, Locality, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload,
     World,
@@ -185,10 +185,11 @@ impl<'w> Reader<'w> {
         ranked.map_or_else(Vec::new, |ranked| Head::all(ranked))
     }
 
-    /// Virtual services of the mesh written for exactly this host.
-    pub fn virtual_services_of(&self, host: &Text) -> Option<&'w Ranked> {
-        self.note(Fact::VirtualServices(host.clone()));
-        self.world.virtual_services.get(host)
+    /// Where virtual services of the mesh lead that are written for exactly this host.
+    pub fn virtual_service_leads_of(&self, host: &Text) -> Vec<Leads<'w>> {
+        self.note(Fact::VirtualServiceLeads(host.clone()));
+        let ranked = self.world.virtual_services.get(host);
+        ranked.map_or_else(Vec::new, |ranked| Leads::all(ranked))
     }
 
     /// The exact host is always noted, a wildcard only if it has an entry: that none has is one fact for all hosts.
@@ -215,18 +216,27 @@ impl<'w> Reader<'w> {
         self.world.virtual_services.keys()
     }
 
-    /// Virtual services bound to a gateway, `namespace/name`.
-    pub fn gateway_virtual_services(&self, gateway: &Text) -> Option<&'w Ranked> {
-        self.note(Fact::GatewayVirtualServices(gateway.clone()));
-        self.world.gateway_virtual_services.get(gateway)
+    /// The heads of virtual services bound to a gateway, `namespace/name`.
+    pub fn gateway_virtual_service_heads(&self, gateway: &Text) -> Vec<Head<'w>> {
+        self.note(Fact::GatewayVirtualServiceHeads(gateway.clone()));
+        let ranked = self.world.gateway_virtual_services.get(gateway);
+        ranked.map_or_else(Vec::new, |ranked| Head::all(ranked))
+    }
+
+    /// One VirtualService.
+    pub fn virtual_service(
+        &self,
+        key: &ObjectKey,
+    ) -> Option<(&'w Arc<Object>, &'w VirtualService)> {
+        self.note(Fact::VirtualService(key.clone()));
+        let object = self.world.snapshot.get(key)?;
+        Some((object, object.get::<VirtualService>()?))
     }
 
     /// A VirtualService without hosts, to which others delegate.
     pub fn delegate(&self, name: &str, namespace: &str) -> Option<&'w Arc<Object>> {
-        self.note(Fact::Delegate(delegate_ref(name, namespace)));
         let key = ObjectKey::new(Kind::VirtualService, namespace, name);
-        let object = self.world.snapshot.get(&key)?;
-        let service = object.get::<VirtualService>()?;
+        let (object, service) = self.virtual_service(&key)?;
         service.hosts.is_empty().then_some(object)
     }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use pilotfish_config::networking::VirtualService;
-use pilotfish_config::{Object, ObjectKey, Snapshot, Spec};
+use pilotfish_config::networking::{Destination, HttpMatchRequest, HttpRoute, VirtualService};
+use pilotfish_config::{Kind, Object, ObjectKey, Spec};
 
 use crate::{Fact, Settings, Text, World, host};
 
@@ -33,11 +33,6 @@ pub fn gateway_ref(reference: &str, namespace: &str) -> Text {
     }
 }
 
-/// Reference to a VirtualService that others delegate to.
-pub(crate) fn delegate_ref(name: &str, namespace: &str) -> Text {
-    Text::from(format!("{namespace}/{name}"))
-}
-
 /// A VirtualService apart from its routes: what decides which hosts there are and whose rules count. Tables of routes are
 /// made from heads, so that a changed route is a matter of its hosts alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +47,10 @@ pub struct Head<'w> {
     pub export_to: &'w [String],
     /// It says something about HTTP.
     pub has_http: bool,
+    /// It says something about byte streams.
+    pub has_streams: bool,
+    /// It has a route for HTTP whoever the client is and whatever the port. Where not, only its rules tell.
+    pub routes_all: bool,
 }
 
 impl<'w> Head<'w> {
@@ -64,10 +63,77 @@ impl<'w> Head<'w> {
             hosts: &service.hosts,
             export_to: &service.export_to,
             has_http: !service.http.is_empty(),
+            has_streams: !service.tcp.is_empty() || !service.tls.is_empty(),
+            routes_all: service.http.iter().any(is_for_all),
         })
     }
 
     /// The heads of a list.
+    pub(crate) fn all(ranked: &'w [Arc<Object>]) -> Vec<Self> {
+        ranked.iter().filter_map(|o| Self::of(o)).collect()
+    }
+}
+
+/// Whether some request of every client at every port may come under a rule. What is delegated stands elsewhere.
+fn is_for_all(rule: &HttpRoute) -> bool {
+    let for_all = |m: &HttpMatchRequest| {
+        m.port == 0
+            && m.gateways.is_empty()
+            && m.source_labels.is_empty()
+            && m.source_namespace.is_empty()
+    };
+    rule.delegate.is_none() && (rule.r#match.is_empty() || rule.r#match.iter().any(for_all))
+}
+
+/// A VirtualService as far as it decides which services a client sees: its head, and where its routes lead, whatever their
+/// weights and conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leads<'w> {
+    /// Everything but its routes.
+    pub head: Head<'w>,
+    /// The destinations of routes and copies.
+    pub to: BTreeSet<Lead<'w>>,
+}
+
+/// One destination of a VirtualService.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lead<'w> {
+    /// As written.
+    pub host: &'w str,
+    /// The port, if one is written.
+    pub port: Option<u16>,
+    /// Namespaces that some condition of the rule names; none: whoever asks may be led there.
+    pub sources: BTreeSet<&'w str>,
+}
+
+impl<'w> Leads<'w> {
+    /// Where a VirtualService leads.
+    pub fn of(object: &'w Object) -> Option<Self> {
+        let service = object.get::<VirtualService>()?;
+        let http = service.http.iter().flat_map(|rule| {
+            let named = rule.r#match.iter().map(|m| m.source_namespace.as_str());
+            let sources: BTreeSet<&str> = named.filter(|n| !n.is_empty()).collect();
+            let routes = rule.route.iter().filter_map(|r| r.destination.as_ref());
+            let copies = rule.mirrors.iter().filter_map(|m| m.destination.as_ref());
+            let all = routes.chain(copies).chain(&rule.mirror);
+            all.map(move |to| (to, sources.clone()))
+        });
+        let tcp = service.tcp.iter().flat_map(|rule| &rule.route);
+        let tls = service.tls.iter().flat_map(|rule| &rule.route);
+        let streams = tcp.chain(tls).filter_map(|r| r.destination.as_ref());
+        let lead = |(to, sources): (&'w Destination, _)| Lead {
+            host: &to.host,
+            port: to.port.as_ref().and_then(|p| p.number.try_into().ok()),
+            sources,
+        };
+        let all = http.chain(streams.map(|to| (to, BTreeSet::new())));
+        Some(Self {
+            head: Head::of(object)?,
+            to: all.map(lead).collect(),
+        })
+    }
+
+    /// Where those of a list lead.
     pub(crate) fn all(ranked: &'w [Arc<Object>]) -> Vec<Self> {
         ranked.iter().filter_map(|o| Self::of(o)).collect()
     }
@@ -168,24 +234,20 @@ pub(crate) fn replace(
     let snapshot = next.snapshot.clone();
     let mut edits: BTreeMap<Place, Edit<'_>> = BTreeMap::new();
     for key in changed {
-        let delegate = |snapshot: &Snapshot| {
-            let object = snapshot.get(key)?;
-            let service = object.get::<VirtualService>()?;
-            service.hosts.is_empty().then(|| object.clone())
-        };
-        let differs = match (delegate(&old.snapshot), delegate(&snapshot)) {
-            (Some(a), Some(b)) => !a.same_content(&b),
+        let (before, after) = (old.snapshot.get(key), snapshot.get(key));
+        let differs = match (before, after) {
+            (Some(a), Some(b)) => !a.same_content(b),
             (a, b) => a.is_some() || b.is_some(),
         };
-        if differs {
-            facts.insert(Fact::Delegate(delegate_ref(&key.name, &key.namespace)));
+        if differs && key.kind == Kind::VirtualService {
+            facts.insert(Fact::VirtualService(key.clone()));
         }
-        if let Some(before) = old.snapshot.get(key) {
+        if let Some(before) = before {
             for place in places(before, &old.settings) {
                 edits.entry(place).or_default().gone.insert(key);
             }
         }
-        if let Some(after) = snapshot.get(key) {
+        if let Some(after) = after {
             for place in places(after, &old.settings) {
                 let edit = edits.entry(place).or_default();
                 edit.gone.insert(key);
@@ -208,9 +270,13 @@ pub(crate) fn replace(
                 if moved {
                     facts.insert(Fact::VirtualServiceHosts);
                 }
-                let after = next.virtual_services.get(&host);
-                if differs && Head::all(list(before.as_ref())) != Head::all(list(after)) {
+                let before = list(before.as_ref());
+                let after = list(next.virtual_services.get(&host));
+                if differs && Head::all(before) != Head::all(after) {
                     facts.insert(Fact::VirtualServiceHeads(host.clone()));
+                }
+                if differs && Leads::all(before) != Leads::all(after) {
+                    facts.insert(Fact::VirtualServiceLeads(host.clone()));
                 }
                 if moved && host.starts_with('*') {
                     facts.insert(Fact::VirtualServiceWildcards);
@@ -218,8 +284,11 @@ pub(crate) fn replace(
                 (differs, Fact::VirtualServices(host))
             }
             Place::GatewayVirtualServices(gateway) => {
-                let (differs, _) = edit(&mut next.gateway_virtual_services, &gateway, &change);
-                (differs, Fact::GatewayVirtualServices(gateway))
+                let before = next.gateway_virtual_services.get(&gateway).cloned();
+                edit(&mut next.gateway_virtual_services, &gateway, &change);
+                let after = next.gateway_virtual_services.get(&gateway);
+                let differs = Head::all(list(before.as_ref())) != Head::all(list(after));
+                (differs, Fact::GatewayVirtualServiceHeads(gateway))
             }
             Place::Gateways => {
                 let list = change.apply(Some(&next.gateways));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pilotfish_config::networking::{Gateway, HttpRoute, VirtualService};
+use pilotfish_config::networking::{Gateway, HttpRoute};
 use pilotfish_mesh::{Reader, ServiceId, host};
 
 use super::servers::selected;
@@ -63,9 +63,8 @@ pub fn reached(reader: &Reader<'_>, client: &Client) -> Option<Reached> {
         }
         let namespace = &object.key.namespace;
         let gateway = Text::from(format!("{namespace}/{}", object.key.name));
-        let bound = reader.gateway_virtual_services(&gateway);
-        for rules in bound.map_or(&[][..], |r| r.as_slice()) {
-            let Some(vs) = rules.get::<VirtualService>() else {
+        for head in reader.gateway_virtual_service_heads(&gateway) {
+            let Some((rules, vs)) = reader.virtual_service(head.key) else {
                 continue;
             };
             for (http, near) in delegate::rules(reader, rules, vs) {

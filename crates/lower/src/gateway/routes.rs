@@ -1,11 +1,10 @@
 //! Route tables of gateways: virtual hosts made of the VirtualServices that name the gateway.
 
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use pilotfish_config::networking::VirtualService;
-use pilotfish_config::{Object, ObjectKey};
+use pilotfish_config::{Kind, ObjectKey};
 use pilotfish_ir::route::Session;
 use pilotfish_ir::{Text, VirtualHost};
 use pilotfish_mesh::rules::Head;
@@ -20,30 +19,19 @@ pub(super) fn bound_rules<'w>(
     reader: &Reader<'w>,
     client: &Client,
     bound: &Bound<'_>,
-) -> Vec<(&'w Arc<Object>, &'w VirtualService)> {
-    let ranked = reader
-        .gateway_virtual_services(&bound.gateway)
-        .map_or(&[][..], |r| r.as_slice());
-    let mut out: Vec<_> = ranked
-        .iter()
-        .filter_map(|o| Some((o, o.get::<VirtualService>()?)))
-        .filter(|(o, _)| Head::of(o).is_some_and(|head| route::visible(reader, client, &head)))
-        .collect();
+) -> Vec<Head<'w>> {
+    let mut out = reader.gateway_virtual_service_heads(&bound.gateway);
+    out.retain(|head| route::visible(reader, client, head));
     // Stable: what is meant for the proxy's namespace more than for others goes first.
-    out.sort_by_key(|(o, _)| Head::of(o).map(|head| route::audience(reader, client, &head)));
+    out.sort_by_key(|head| route::audience(reader, client, head));
     out
 }
 
 /// Hosts a VirtualService serves through a server: the narrower of the two where they overlap.
-fn served_hosts(
-    b: &Bound<'_>,
-    object: &Object,
-    vs: &VirtualService,
-    domain: &str,
-) -> BTreeSet<Text> {
-    let namespace = &object.key.namespace;
+fn served_hosts(b: &Bound<'_>, head: &Head<'_>, domain: &str) -> BTreeSet<Text> {
+    let namespace = &head.key.namespace;
     let mut out = BTreeSet::new();
-    for written in &vs.hosts {
+    for written in head.hosts {
         let h = host::resolve(written, namespace, domain);
         for own in b.hosts_for(namespace) {
             if host::covers(own, &h) {
@@ -60,186 +48,200 @@ fn lower_case(h: &str) -> Text {
     Text::from(h.to_ascii_lowercase())
 }
 
-/// One virtual host about to be made.
-struct Plan<'w, 's> {
-    /// The rules that make it up, each through one server.
-    rules: Vec<(&'s Bound<'w>, &'w Arc<Object>, &'w VirtualService)>,
+/// One virtual host of a gateway: its hosts and what it is made of. Found out once for all hosts of a table, so that a changed
+/// route is a matter of its host alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Plan {
+    /// Hosts that share it because they are made of the same, the most specific first. None: everything is refused.
+    hosts: Vec<Text>,
+    rules: Vec<Rule>,
+    /// Gateways that serve it, `namespace/name`.
+    gateways: BTreeSet<Text>,
     /// Port of the server that has it first.
     port: u16,
     redirect: bool,
 }
 
-/// The hosts of a table and what makes them up.
-fn plans<'w, 's>(
-    reader: &Reader<'w>,
-    client: &Client,
-    servers: &[&'s Bound<'w>],
-) -> BTreeMap<Text, Plan<'w, 's>> {
-    let domain = &reader.settings().domain;
-    let mut out: BTreeMap<Text, Plan<'w, 's>> = BTreeMap::new();
-    // The routes of a rule are the same at all servers of a Gateway in one table: those of the first that has any.
-    let mut first: BTreeMap<(Text, &'w ObjectKey), &'s Bound<'w>> = BTreeMap::new();
-    for b in servers.iter().copied() {
-        let plan = || Plan {
+/// A VirtualService, and the server through which it is reached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Rule {
+    key: ObjectKey,
+    gateway: Text,
+    port: u16,
+    tls: bool,
+    http3: bool,
+}
+
+impl Rule {
+    fn new(head: &Head<'_>, through: &Bound<'_>) -> Self {
+        Self {
+            key: head.key.clone(),
+            gateway: through.gateway.clone(),
+            port: through.number,
+            tls: through.server.tls.is_some(),
+            http3: through.http3,
+        }
+    }
+
+    fn place<'a>(&'a self, client: &'a Client) -> Place<'a> {
+        Place {
+            client,
+            port: self.port,
+            gateways: std::slice::from_ref(&self.gateway),
+            tls: self.tls,
+            http3: self.http3,
+        }
+    }
+
+    /// Whether it has any route there.
+    fn has_routes(&self, reader: &Reader<'_>, client: &Client, head: &Head<'_>) -> bool {
+        head.routes_all
+            || reader
+                .virtual_service(&self.key)
+                .is_some_and(|(object, vs)| {
+                    virtual_service::has_routes(reader, self.place(client), object, vs)
+                })
+    }
+}
+
+impl Plan {
+    fn new(of: &Bound<'_>) -> Self {
+        Self {
+            hosts: Vec::new(),
             rules: Vec::new(),
-            port: b.number,
+            gateways: BTreeSet::new(),
+            port: of.number,
             redirect: false,
-        };
-        for (object, vs) in bound_rules(reader, client, b) {
-            let served = served_hosts(b, object, vs, domain);
+        }
+    }
+
+    fn through(&mut self, server: &Bound<'_>) {
+        self.gateways.insert(server.gateway.clone());
+        self.redirect |= server.redirects();
+    }
+}
+
+/// What makes up each host of a table.
+fn by_host(reader: &Reader<'_>, client: &Client, servers: &[&Bound<'_>]) -> BTreeMap<Text, Plan> {
+    let domain = &reader.settings().domain;
+    let mut out: BTreeMap<Text, Plan> = BTreeMap::new();
+    // The routes of a rule are the same at all servers of a Gateway in one table: those of the first that has any.
+    let mut first: BTreeMap<(&Text, &ObjectKey), Rule> = BTreeMap::new();
+    for b in servers.iter().copied() {
+        for head in bound_rules(reader, client, b) {
+            let served = served_hosts(b, &head, domain);
             if served.is_empty() {
                 continue;
             }
-            let id = (b.gateway.clone(), &object.key);
-            let gateways = [b.gateway.clone()];
-            if !first.contains_key(&id)
-                && !virtual_service::has_routes(reader, place(client, b, &gateways), object, vs)
-            {
-                continue;
-            }
-            let routed = *first.entry(id).or_insert(b);
+            let rule = match first.entry((&b.gateway, head.key)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let rule = Rule::new(&head, b);
+                    if !rule.has_routes(reader, client, &head) {
+                        continue;
+                    }
+                    new.insert(rule)
+                }
+            };
             for h in served {
-                let p = out.entry(h).or_insert_with(plan);
-                p.rules.push((routed, object, vs));
-                p.redirect |= b.redirects();
+                let plan = out.entry(h).or_insert_with(|| Plan::new(b));
+                plan.rules.push(rule.clone());
+                plan.through(b);
             }
         }
         // What nobody routes is redirected all the same.
         if b.redirects() {
             for h in &b.hosts {
-                out.entry(lower_case(&bare(h)))
-                    .or_insert_with(plan)
-                    .redirect = true;
+                let plan = out.entry(lower_case(&bare(h)));
+                plan.or_insert_with(|| Plan::new(b)).through(b);
             }
         }
     }
     out
 }
 
-fn place<'a>(client: &'a Client, b: &Bound<'_>, gateways: &'a [Text]) -> Place<'a> {
-    Place {
-        client,
-        port: b.number,
-        gateways,
-        tls: b.server.tls.is_some(),
-        http3: b.http3,
-    }
-}
-
-/// Hosts of a table that are made of the same rules of the same Gateways: they share a virtual host, which is named after
-/// the first, the most specific.
-type Group<'w, 's> = (Vec<Text>, Plan<'w, 's>);
-
 /// Whether hosts are redirected, and the rules they are made of, each with its Gateway. The host, where each stands alone.
-type MadeOf<'w> = (bool, Vec<(Text, &'w ObjectKey)>, Option<Text>);
-
-fn groups<'w, 's>(
-    reader: &Reader<'w>,
-    client: &Client,
-    servers: &[&'s Bound<'w>],
-) -> Vec<Group<'w, 's>> {
-    let together = chain::feature(reader, "PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION", true);
-    let mut groups: BTreeMap<MadeOf<'w>, Group<'w, 's>> = BTreeMap::new();
-    let mut all: Vec<_> = plans(reader, client, servers).into_iter().collect();
-    all.sort_by(|(a, _), (b, _)| specificity(a).cmp(&specificity(b)));
-    for (h, plan) in all {
-        let rules = plan.rules.iter();
-        let made_of = rules.map(|(b, o, _)| (b.gateway.clone(), &o.key)).collect();
-        let alone = (!together).then(|| h.clone());
-        // Hosts come in order, so the plan that is kept is the first host's.
-        groups
-            .entry((plan.redirect, made_of, alone))
-            .or_insert_with(|| (Vec::new(), plan))
-            .0
-            .push(h);
-    }
-    groups.into_values().collect()
-}
+type MadeOf = (bool, Vec<(Text, ObjectKey)>, Option<Text>);
 
 /// Sorts hosts before wildcards, then longer ones first, then by name.
 fn specificity(h: &str) -> (bool, Reverse<usize>, &str) {
     (h.starts_with('*'), Reverse(h.len()), h)
 }
 
-/// The first host of each virtual host of a table; hosts with equal routes stand together. None: everything is refused.
+/// The virtual hosts of a table, by their first host; hosts with equal routes stand together.
 pub fn hosts(
     reader: &Reader<'_>,
     client: &Client,
     instances: &[Instance],
     table: &str,
-) -> BTreeSet<Text> {
+) -> Vec<Plan> {
     let all = servers(reader, client, instances);
-    let servers: Vec<&Bound<'_>> = all
-        .tables
-        .get(table)
-        .into_iter()
-        .flatten()
-        .map(|i| &all.all[*i])
-        .collect();
-    groups(reader, client, &servers)
-        .into_iter()
-        .filter_map(|(hosts, _)| hosts.into_iter().next())
-        .collect()
+    let of_table = all.tables.get(table).into_iter().flatten();
+    let servers: Vec<&Bound<'_>> = of_table.map(|i| &all.all[*i]).collect();
+    let together = chain::feature(reader, "PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION", true);
+    let mut plans: Vec<_> = by_host(reader, client, &servers).into_iter().collect();
+    plans.sort_by(|(a, _), (b, _)| specificity(a).cmp(&specificity(b)));
+    let mut groups: BTreeMap<MadeOf, Plan> = BTreeMap::new();
+    for (h, plan) in plans {
+        let rules = plan.rules.iter();
+        let made_of = rules.map(|r| (r.gateway.clone(), r.key.clone())).collect();
+        let alone = (!together).then(|| h.clone());
+        // Hosts come in order, so the plan that is kept is the first host's.
+        let group = groups.entry((plan.redirect, made_of, alone));
+        group.or_insert(plan).hosts.push(h);
+    }
+    let mut out: Vec<Plan> = groups.into_values().collect();
+    out.sort();
+    if let (true, Some(first)) = (out.is_empty(), servers.first()) {
+        out.push(Plan::new(first));
+    }
+    out
 }
 
-/// One virtual host of a gateway; `h` is empty for the one that refuses everything.
-pub fn virtual_host(
-    reader: &Reader<'_>,
-    client: &Client,
-    instances: &[Instance],
-    table: &str,
-    h: &str,
-) -> Option<VirtualHost> {
-    let all = servers(reader, client, instances);
-    let servers: Vec<&Bound<'_>> = all
-        .tables
-        .get(table)?
-        .iter()
-        .map(|i| &all.all[*i])
-        .collect();
-    if h.is_empty() {
-        return Some(VirtualHost {
-            name: Text::from(format!("blackhole:{}", servers.first()?.number)),
+/// One virtual host of a gateway.
+pub fn virtual_host(reader: &Reader<'_>, client: &Client, plan: &Plan) -> VirtualHost {
+    for gateway in &plan.gateways {
+        if let Some((namespace, name)) = gateway.split_once('/') {
+            reader.uses(&ObjectKey::new(Kind::Gateway, namespace, name));
+        }
+    }
+    let Some(first) = plan.hosts.first() else {
+        return VirtualHost {
+            name: Text::from(format!("blackhole:{}", plan.port)),
             domains: vec![Text::from("*")],
             routes: Vec::new(),
             attempt_count: false,
             require_tls: false,
             session: None,
-        });
-    }
-    let (hosts, plan) = groups(reader, client, &servers)
-        .into_iter()
-        .find(|(hosts, _)| hosts.first().is_some_and(|first| &**first == h))?;
+        };
+    };
     let mut routes = Vec::new();
-    for (b, object, vs) in &plan.rules {
-        let gateways = [b.gateway.clone()];
-        routes.extend(virtual_service::routes(
-            reader,
-            place(client, b, &gateways),
-            object,
-            vs,
-        ));
+    for rule in &plan.rules {
+        if let Some((object, vs)) = reader.virtual_service(&rule.key) {
+            routes.extend(virtual_service::routes(
+                reader,
+                rule.place(client),
+                object,
+                vs,
+            ));
+        }
     }
     // Stable: only what takes everything moves behind the rest.
     routes.sort_by_key(|r| catches_all(&r.matches));
-    Some(VirtualHost {
-        name: Text::from(format!("{}:{}", route::domain_name(h), plan.port)),
-        domains: hosts.iter().map(|d| route::domain_name(d)).collect(),
+    VirtualHost {
+        name: Text::from(format!("{}:{}", route::domain_name(first), plan.port)),
+        domains: plan.hosts.iter().map(|d| route::domain_name(d)).collect(),
         routes,
         attempt_count: client.conduct.attempt_count,
         require_tls: plan.redirect,
-        session: session_of(reader, client, h, &plan),
-    })
+        session: session_of(reader, client, first, plan),
+    }
 }
 
 /// How sessions of a host are kept that is itself a service to which its first rule leads.
-fn session_of(
-    reader: &Reader<'_>,
-    client: &Client,
-    h: &str,
-    plan: &Plan<'_, '_>,
-) -> Option<Session> {
-    let (_, object, vs) = plan.rules.first().filter(|_| session::kept(reader))?;
+fn session_of(reader: &Reader<'_>, client: &Client, h: &str, plan: &Plan) -> Option<Session> {
+    let rule = plan.rules.first().filter(|_| session::kept(reader))?;
+    let (object, vs) = reader.virtual_service(&rule.key)?;
     let domain = &reader.settings().domain;
     let rules = delegate::rules(reader, object, vs);
     let leads_here = rules.iter().any(|(http, near)| {

@@ -70,7 +70,7 @@ fn stream<'a>(scope: &'a ListenerScope, bound: &'a Bound<'_>) -> Stream<'a> {
     }
 }
 
-/// VirtualServices for a server, with their hosts resolved, that name one of its hosts.
+/// VirtualServices for a server that name one of its hosts and say something about byte streams.
 fn rules<'w>(
     reader: &Reader<'w>,
     scope: &ListenerScope,
@@ -79,11 +79,12 @@ fn rules<'w>(
     let domain = &reader.settings().domain;
     bound_rules(reader, &scope.client, bound)
         .into_iter()
-        .filter(|(o, vs)| {
-            let resolve = |h: &String| host::resolve(h, &o.key.namespace, domain);
-            let hosts: Vec<Text> = vs.hosts.iter().map(resolve).collect();
-            bound.serves(&o.key.namespace, &hosts)
+        .filter(|head| {
+            let resolve = |h: &String| host::resolve(h, &head.key.namespace, domain);
+            let hosts: Vec<Text> = head.hosts.iter().map(resolve).collect();
+            head.has_streams && bound.serves(&head.key.namespace, &hosts)
         })
+        .filter_map(|head| reader.virtual_service(head.key))
 }
 
 /// The first rule for byte streams that matches takes every connection.

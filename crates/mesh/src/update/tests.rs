@@ -9,7 +9,7 @@ use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot, parse};
 use proptest::prelude::*;
 
-use crate::rules::{Head, Ranked};
+use crate::rules::{Head, Leads, Ranked};
 use crate::{Fact, Settings, World};
 
 /// Versions that objects may have, by key.
@@ -225,14 +225,20 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
             .into_iter()
             .map(Fact::VirtualServiceHeads),
     );
+    let same_leads = |a: &Ranked, b: &Ranked| Leads::all(a) == Leads::all(b);
+    out.extend(
+        differences(&a.virtual_services, &b.virtual_services, same_leads)
+            .into_iter()
+            .map(Fact::VirtualServiceLeads),
+    );
     out.extend(
         differences(
             &a.gateway_virtual_services,
             &b.gateway_virtual_services,
-            same_objects,
+            same_heads,
         )
         .into_iter()
-        .map(Fact::GatewayVirtualServices),
+        .map(Fact::GatewayVirtualServiceHeads),
     );
     out.extend(
         differences(
@@ -257,18 +263,16 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     if a.network_gateways != b.network_gateways {
         out.insert(Fact::NetworkGateways);
     }
-    let delegates = |w: &World| -> BTreeMap<ObjectKey, Arc<Object>> {
+    let services = |w: &World| -> BTreeMap<ObjectKey, Arc<Object>> {
         let all = w.snapshot.typed::<VirtualService>();
-        let hostless = all.filter(|(_, service)| service.hosts.is_empty());
-        hostless.map(|(o, _)| (o.key.clone(), o.clone())).collect()
+        all.map(|(o, _)| (o.key.clone(), o.clone())).collect()
     };
-    let (before, after) = (delegates(a), delegates(b));
+    let (before, after) = (services(a), services(b));
     for key in before.keys().chain(after.keys()) {
         let same =
             matches!((before.get(key), after.get(key)), (Some(a), Some(b)) if a.same_content(b));
         if !same {
-            let name = format!("{}/{}", key.namespace, key.name);
-            out.insert(Fact::Delegate(name.into()));
+            out.insert(Fact::VirtualService(key.clone()));
         }
     }
     let wildcards = |m: &imbl::OrdMap<crate::Text, crate::rules::Ranked>| -> Vec<crate::Text> {
