@@ -34,6 +34,10 @@ pub struct Row {
     pub services: usize,
     /// Proxies.
     pub proxies: usize,
+    /// Proxies that were reached, in the phase with the fewest.
+    pub reached: usize,
+    /// Streams that ended before anything came.
+    pub refused: u64,
     /// Memory that a proxy more takes, since the row before, which has fewer.
     pub kb_per_proxy: Option<f64>,
     /// What of that a bare server of the same gRPC stack takes, too.
@@ -57,7 +61,9 @@ pub struct Bound {
     pub p99_ratio: Option<f64>,
     /// What it may be.
     pub most: f64,
-    /// Whether it is.
+    /// Whether everybody was reached and nobody refused. If not, figures are of less work than they should be.
+    pub complete: bool,
+    /// Whether it is, and that is known.
     pub holds: bool,
 }
 
@@ -70,7 +76,9 @@ pub struct Memory {
     pub stack_kb_per_proxy: f64,
     /// What the difference may be.
     pub most_kb: f64,
-    /// Whether it is.
+    /// Whether everybody was reached and nobody refused, by the bare server either.
+    pub complete: bool,
+    /// Whether it is, and that is known.
     pub holds: bool,
 }
 
@@ -93,6 +101,7 @@ struct Held {
     proxies: usize,
     ours: f64,
     stack: f64,
+    complete: bool,
 }
 
 impl Held {
@@ -128,6 +137,7 @@ pub async fn measure(launch: &Launch, plan: &Plan, steps: &Steps) -> Result<Grow
             proxies,
             ours: run.phases.first().map_or(0.0, |p| p.rss_mb),
             stack: stack.rss_mb,
+            complete: run.phases.iter().chain([&stack]).all(Phase::is_complete),
         };
         rows.push(Row::new(run, held.last().and_then(|h| now.more_than(h))));
         held.push(now);
@@ -162,12 +172,15 @@ async fn step(
 }
 
 fn memory(held: &[Held]) -> Option<Memory> {
-    let (kb_per_proxy, stack_kb_per_proxy) = held.last()?.more_than(held.first()?)?;
+    let (fewest, most) = (held.first()?, held.last()?);
+    let (kb_per_proxy, stack_kb_per_proxy) = most.more_than(fewest)?;
+    let complete = fewest.complete && most.complete;
     Some(Memory {
         kb_per_proxy,
         stack_kb_per_proxy,
         most_kb: MOST_KB,
-        holds: kb_per_proxy - stack_kb_per_proxy <= MOST_KB,
+        complete,
+        holds: complete && kb_per_proxy - stack_kb_per_proxy <= MOST_KB,
     })
 }
 
@@ -176,6 +189,8 @@ impl Row {
         Self {
             services: run.size.services,
             proxies: run.proxies,
+            reached: run.phases.iter().map(|p| p.reached).min().unwrap_or(0),
+            refused: run.phases.iter().map(|p| p.refused).sum(),
             kb_per_proxy: kb_per_proxy.map(|(ours, _)| ours),
             stack_kb_per_proxy: kb_per_proxy.map(|(_, stack)| stack),
             phases: run.phases,
@@ -190,6 +205,10 @@ fn bound(rows: &[Row], change: &'static str, repeats: usize) -> Option<Bound> {
     };
     let phase = |row: &Row| row.phases.iter().find(|p| p.name == change).cloned();
     let (before, after) = (phase(smaller)?, phase(larger)?);
+    // A proxy that did not connect costs the changes nothing, so that all phases count.
+    let complete = [smaller, larger]
+        .iter()
+        .all(|row| row.phases.iter().all(Phase::is_complete));
     let tick = TICK_MS / repeats.max(1) as f64;
     let within = |before: f64, after: f64, unit: f64| after <= before * MOST + unit;
     Some(Bound {
@@ -199,7 +218,9 @@ fn bound(rows: &[Row], change: &'static str, repeats: usize) -> Option<Bound> {
         cpu_ratio: ratio(after.cpu_ms, before.cpu_ms),
         p99_ratio: ratio(after.p99_ms, before.p99_ms),
         most: MOST,
-        holds: within(before.cpu_ms, after.cpu_ms, tick)
+        complete,
+        holds: complete
+            && within(before.cpu_ms, after.cpu_ms, tick)
             && within(before.p99_ms, after.p99_ms, 0.0),
     })
 }
@@ -207,7 +228,7 @@ fn bound(rows: &[Row], change: &'static str, repeats: usize) -> Option<Bound> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::ByType;
+    use crate::report::{self, ByType};
 
     fn row(services: usize, cpu_ms: f64, p99_ms: f64) -> Row {
         let phase = Phase {
@@ -230,6 +251,8 @@ mod tests {
         Row {
             services,
             proxies: 1,
+            reached: 1,
+            refused: 0,
             kb_per_proxy: None,
             stack_kb_per_proxy: None,
             phases: vec![phase],
@@ -242,18 +265,23 @@ mod tests {
             proxies,
             ours,
             stack,
+            complete: true,
         };
-        let holds = |ours| {
-            let held = [
+        let three = |ours| {
+            [
                 held(100, 50.0, 20.0),
                 held(500, 60.0, 99.0),
                 held(1124, ours, 60.0),
-            ];
-            memory(&held).unwrap().holds
+            ]
         };
+        let holds = |ours| memory(&three(ours)).unwrap().holds;
         // 40 kB each are the stack's.
         assert!(holds(150.0));
         assert!(!holds(150.1));
+        let mut missed = three(150.0);
+        missed[0].complete = false;
+        let missed = memory(&missed).unwrap();
+        assert!(!missed.complete && !missed.holds);
         assert_eq!(memory(&[held(100, 50.0, 20.0)]), None);
     }
 
@@ -274,5 +302,41 @@ mod tests {
         assert!(!holds(16.1, 100.0));
         assert!(!holds(10.0, 151.0));
         assert!(bound(&[row(1, 1.0, 1.0)], "weight", 10).is_none());
+    }
+
+    #[test]
+    fn nothing_holds_if_somebody_was_missed_or_refused() {
+        let spoilt: [fn(&mut Phase); 2] = [|phase| phase.reached = 0, |phase| phase.refused = 1];
+        for (which, spoil) in [(0, spoilt[0]), (0, spoilt[1]), (1, spoilt[0])] {
+            let mut rows = [row(1000, 10.0, 100.0), row(5000, 10.0, 100.0)];
+            assert!(bound(&rows, "weight", 10).unwrap().holds);
+            spoil(&mut rows[which].phases[0]);
+            let bound = bound(&rows, "weight", 10).unwrap();
+            assert!(!bound.complete && !bound.holds);
+        }
+    }
+
+    #[test]
+    fn a_table_says_who_was_missed_and_refused() {
+        let rows = vec![row(1000, 1.0, 1.0), row(5000, 1.0, 1.0)];
+        let mut growth = Growth {
+            mode: Mode::Delta,
+            bounds: bound(&rows, "weight", 10).into_iter().collect(),
+            rows,
+            memory: None,
+        };
+        let text = report::growth(&growth);
+        assert!(
+            text.contains("1/1        0 ") && text.ends_with("holds\n"),
+            "{text}"
+        );
+        growth.rows[1].reached = 0;
+        growth.rows[1].refused = 7;
+        growth.bounds[0].complete = false;
+        let text = report::growth(&growth);
+        assert!(
+            text.contains("0/1        7 ") && !text.contains("holds"),
+            "{text}"
+        );
     }
 }

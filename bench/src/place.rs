@@ -46,7 +46,7 @@ impl Place {
     }
 
     /// Starts a cluster and puts the mesh into it, which takes some seconds for a thousand services.
-    pub fn cluster(size: &Size) -> Result<Self> {
+    pub async fn cluster(size: &Size) -> Result<Self> {
         let workspace = Workspace::new()?;
         let server = KubeServer::start(&Net::Host, "kube", &workspace)?;
         let admin = server.admin()?;
@@ -54,6 +54,8 @@ impl Place {
         admin.apply(MESH)?;
         for (name, text) in size.files() {
             admin.apply(&text).context(name)?;
+            // Here a large mesh can be interrupted.
+            tokio::task::yield_now().await;
         }
         Ok(Self::Cluster(Box::new(Cluster {
             kubeconfig: server.kubeconfig(&User::admin())?,

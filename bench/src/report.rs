@@ -246,12 +246,21 @@ fn share_table(shares: &[Share]) -> String {
     table(&rows)
 }
 
+fn verdict(complete: bool, holds: bool) -> &'static str {
+    match (complete, holds) {
+        (false, _) => "not known, as proxies were missed or refused",
+        (true, true) => "holds",
+        (true, false) => "exceeded",
+    }
+}
+
 /// How costs grow.
 pub fn growth(growth: &Growth) -> String {
     let mut rows = vec![words(&[
         "services",
         "proxies",
         "reached",
+        "refused",
         "connect CPU ms",
         "p99 ms",
         "RSS MB",
@@ -263,9 +272,12 @@ pub fn growth(growth: &Growth) -> String {
         "p99 ms",
     ])];
     rows.extend(growth.rows.iter().map(|row| {
-        let first = row.phases.first();
-        let reached = first.map_or_else(String::new, |p| format!("{}/{}", p.reached, p.expected));
-        let mut cells = vec![row.services.to_string(), row.proxies.to_string(), reached];
+        let mut cells = vec![
+            row.services.to_string(),
+            row.proxies.to_string(),
+            format!("{}/{}", row.reached, row.proxies),
+            row.refused.to_string(),
+        ];
         for phase in &row.phases {
             cells.push(format!("{:.1}", phase.cpu_ms));
             cells.push(format!("{:.0}", phase.p99_ms));
@@ -289,7 +301,7 @@ pub fn growth(growth: &Growth) -> String {
             shown(bound.cpu_ratio, 2),
             shown(bound.p99_ratio, 2),
             bound.most,
-            if bound.holds { "holds" } else { "exceeded" }
+            verdict(bound.complete, bound.holds)
         );
     }
     if let Some(memory) = &growth.memory {
@@ -299,7 +311,7 @@ pub fn growth(growth: &Growth) -> String {
             memory.kb_per_proxy,
             memory.stack_kb_per_proxy,
             memory.most_kb,
-            if memory.holds { "holds" } else { "exceeded" }
+            verdict(memory.complete, memory.holds)
         );
     }
     text

@@ -86,6 +86,13 @@ pub struct Run {
     pub phases: Vec<Phase>,
 }
 
+impl Phase {
+    /// Whether everybody was reached and nobody refused. If not, its figures are of less work than they should be.
+    pub fn is_complete(&self) -> bool {
+        self.reached >= self.expected && self.refused == 0
+    }
+}
+
 impl Run {
     /// A phase by its name.
     pub fn phase(&self, name: &str) -> Option<&Phase> {
@@ -212,11 +219,11 @@ pub async fn measure(launch: &Launch, plan: &Plan) -> Result<(Run, Recording)> {
     );
     let place = if launch.reads_cluster() {
         eprintln!("  a cluster");
-        Place::cluster(&plan.size)?
+        Place::cluster(&plan.size).await?
     } else {
         Place::directory(&plan.size, scratch.path())?
     };
-    let server = Server::start(launch, &place, scratch.path())?;
+    let server = Server::start(launch, &place, scratch.path()).await?;
     let idle = server.usage()?;
     eprintln!("  connect");
     let (phase, crowd) = connect(&server, plan).await?;
@@ -245,7 +252,7 @@ pub async fn limit(recording: &Recording, plan: &Plan) -> Result<Phase> {
     let file = scratch.path().join("recording");
     recording.write(&file)?;
     eprintln!("limit: the same bytes from memory");
-    let server = Server::start_limit(&file, scratch.path())?;
+    let server = Server::start_limit(&file, scratch.path()).await?;
     let (phase, _crowd) = connect(&server, plan).await?;
     Ok(phase)
 }

@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::place::{self, Place};
@@ -88,10 +89,26 @@ impl Launch {
     }
 }
 
+/// The absolute path of a program that somebody named: a bare name would be looked for here and started from `PATH`.
+pub fn program(said_by: &str, file: &Path) -> Result<PathBuf> {
+    let wanted = std::path::absolute(file)?;
+    let path = wanted.canonicalize().with_context(|| {
+        let wanted = wanted.display();
+        format!("{said_by}: {wanted} (name the binary by its path; PATH is not searched)")
+    })?;
+    let found = path.metadata()?;
+    ensure!(
+        found.is_file() && found.permissions().mode() & 0o111 != 0,
+        "{said_by}: {} is not executable: name the binary by its path",
+        wanted.display()
+    );
+    Ok(path)
+}
+
 /// The control plane built beside this program, or `$PILOTFISH`.
 pub fn built() -> Result<PathBuf> {
     if let Some(file) = std::env::var_os("PILOTFISH") {
-        return Ok(file.into());
+        return program("$PILOTFISH", Path::new(&file));
     }
     let exe = std::env::current_exe().context("where this program lies")?;
     let beside = exe.with_file_name("pilotfish");
@@ -129,7 +146,7 @@ fn free_ports<const N: usize>() -> Result<[SocketAddr; N]> {
 
 impl Server {
     /// Starts it on a mesh and waits until `/ready` answers 200. `scratch` is for its log.
-    pub fn start(launch: &Launch, place: &Place, scratch: &Path) -> Result<Self> {
+    pub async fn start(launch: &Launch, place: &Place, scratch: &Path) -> Result<Self> {
         let [grpc, http, monitoring, control] = free_ports()?;
         let (mesh, path) = place.argument();
         let fill = |word: &String| {
@@ -141,12 +158,13 @@ impl Server {
         };
         let words: Vec<String> = launch.command.iter().map(fill).collect();
         let mut server = Self::spawn(&launch.name, &words, &launch.env, grpc, scratch)?;
-        server.wait(&format!("{} is not ready", launch.name), || is_ready(http))?;
+        let otherwise = format!("{} is not ready", launch.name);
+        server.wait(&otherwise, || is_ready(http)).await?;
         Ok(server)
     }
 
     /// Starts the server of the limit, which is this program again, and waits until it listens.
-    pub fn start_limit(recording: &Path, scratch: &Path) -> Result<Self> {
+    pub async fn start_limit(recording: &Path, scratch: &Path) -> Result<Self> {
         let [grpc] = free_ports()?;
         let exe = std::env::current_exe().context("where this program lies")?;
         let words = [
@@ -156,9 +174,10 @@ impl Server {
             grpc.to_string(),
         ];
         let mut server = Self::spawn("limit", &words, &[], grpc, scratch)?;
-        server.wait("the server of the limit does not listen", || {
-            TcpStream::connect(grpc).is_ok()
-        })?;
+        let otherwise = "the server of the limit does not listen";
+        server
+            .wait(otherwise, || TcpStream::connect(grpc).is_ok())
+            .await?;
         Ok(server)
     }
 
@@ -188,7 +207,7 @@ impl Server {
         })
     }
 
-    fn wait(&mut self, otherwise: &str, done: impl Fn() -> bool) -> Result<()> {
+    async fn wait(&mut self, otherwise: &str, done: impl Fn() -> bool) -> Result<()> {
         let start = Instant::now();
         while !done() {
             if let Some(status) = self.child.try_wait()? {
@@ -197,7 +216,7 @@ impl Server {
             if start.elapsed() > START {
                 bail!("{otherwise} after {START:?}\n{}", self.log_end());
             }
-            std::thread::sleep(POLL);
+            tokio::time::sleep(POLL).await;
         }
         self.ready = start.elapsed();
         Ok(())
@@ -315,6 +334,23 @@ mod tests {
         );
         assert!(Usage::parse("", status, 100).is_none());
         assert!(Usage::of("self").unwrap().rss_kb > 0);
+    }
+
+    #[test]
+    fn a_program_is_named_by_its_path() {
+        let error = program("--istiod", Path::new("sh")).unwrap_err();
+        assert!(error.to_string().contains("PATH is not searched"));
+        assert!(
+            program("--istiod", Path::new("/bin/sh"))
+                .unwrap()
+                .is_absolute()
+        );
+        // Tests run in the folder of their crate.
+        let folder = program("--istiod", Path::new("src")).unwrap_err();
+        let text = program("--istiod", Path::new("src/lib.rs")).unwrap_err();
+        for error in [folder, text] {
+            assert!(error.to_string().contains("is not executable"), "{error}");
+        }
     }
 
     #[test]

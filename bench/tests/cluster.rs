@@ -7,12 +7,19 @@
 
 mod common;
 
+use std::env;
+use std::io::{self, Write as _};
 use std::path::Path;
 
-use common::{BENCH, bench};
+use common::{BENCH, bench, only};
 
 #[test]
 fn who_reads_only_clusters_is_measured_on_one_and_so_are_we() {
+    if env::var_os("PILOTFISH_E2E").is_some_and(|value| value == "skip") {
+        // Not by eprintln, which is kept from whoever runs tests that pass.
+        writeln!(io::stderr(), "skipped, because PILOTFISH_E2E=skip is set").unwrap();
+        return;
+    }
     let server = Path::new(BENCH).with_file_name("pilotfish");
     let peer = format!(
         "{} serve --kubeconfig {{kubeconfig}} --grpc-addr 127.0.0.1:{{grpc}} --http-addr 127.0.0.1:{{http}} \
@@ -29,9 +36,9 @@ fn who_reads_only_clusters_is_measured_on_one_and_so_are_we() {
         for phase in phases {
             assert_eq!(phase["reached"], phase["expected"], "{who}: {phase:#}");
         }
+        only("VHDS", &phases[1]);
+        only("EDS", &phases[2]);
         let sent = |phase: usize, kind: &str| phases[phase]["messages"][kind].as_f64().unwrap();
-        assert!(sent(2, "EDS") >= 4.0, "{who}: {:#}", phases[2]);
-        assert_eq!(sent(2, "CDS"), 0.0, "{who}: {:#}", phases[2]);
         assert!(sent(4, "CDS") >= 4.0, "removed: {who}: {:#}", phases[4]);
     }
     let connect = (&one["shares"][0]["name"], &one["shares"][0]["sent"]);

@@ -11,7 +11,7 @@ use pilotfish_e2e::config::Workspace;
 use pilotfish_e2e::control::Options;
 use pilotfish_e2e::envoy::Protocol;
 use pilotfish_e2e::fabric::{HUB, Interception};
-use pilotfish_e2e::load::Load;
+use pilotfish_e2e::load::{Load, Report};
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
@@ -24,6 +24,12 @@ const FEW_CHANGES: usize = 40;
 const KINDS: [&str; 4] = ["weights", "endpoints", "services", "names"];
 /// Changes sent faster than they can be looked at, to end with.
 const BURST: usize = 30;
+/// So short that audits fall amid the changes, too: where it is never quiet, they come ten pauses late.
+const AUDIT_INTERVAL: &str = "10ms";
+/// A host that stays and is always asked.
+const STEADY: &str = "steady.example";
+/// Hosts that are renamed: one has a VirtualService of its own, the other shares that of the host that stays.
+const RENAMED: [&str; 2] = ["alone", "sibling"];
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 1);
@@ -31,6 +37,11 @@ const SHOP: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 1);
 /// Backends of each version; all of them stay alive, as pods do while they drain.
 const EACH: u8 = 5;
 const LIMIT: Duration = Duration::from_secs(10);
+/// For a dozen audits, each with a pause of 200 times what it took.
+const AUDITED: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Where a virtual host is taken away before its successor comes, it is missing for less than a millisecond.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 fn address(version: u8, number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 10 + version, 1 + number)
@@ -42,14 +53,15 @@ struct Desired {
     v2_weight: u8,
     endpoints: BTreeSet<Ipv4Addr>,
     extras: BTreeSet<u8>,
-    /// The number in a host's name, while there is such a host.
+    /// The number in hosts' names, while there are such hosts.
     name: Option<u8>,
-    /// How often it was renamed or removed.
+    /// How often they were renamed or removed.
     renamed: u8,
 }
 
 struct Scene<'a> {
     load: Load,
+    steady: Load,
     probe: Net,
     outside: Net,
     proxies: [Pod; 2],
@@ -91,6 +103,7 @@ fn churn(workspace: &Workspace, protocol: Protocol, tables: Tables, changes: usi
     let mesh = workspace.place("mesh-config.yaml");
     std::fs::write(&mesh, "outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n")?;
     let mut flags = vec!["--mesh-config".to_owned(), mesh.display().to_string()];
+    flags.extend(["--audit-interval", AUDIT_INTERVAL].map(str::to_owned));
     if (protocol, tables) == (Protocol::Delta, Tables::Whole) {
         flags.push("--whole-route-tables".to_owned());
     }
@@ -125,7 +138,7 @@ fn churn(workspace: &Workspace, protocol: Protocol, tables: Tables, changes: usi
             .with_context(|| format!("{kind} after the burst: {desired:?}"))?;
     }
 
-    let report = scene.load.report();
+    let (shop, steady) = (scene.load.report(), scene.steady.report());
     for pod in &scene.proxies {
         let rejected = pod.envoy.admin().stats("update_rejected$")?;
         ensure!(
@@ -140,9 +153,28 @@ fn churn(workspace: &Workspace, protocol: Protocol, tables: Tables, changes: usi
     }
     eprintln!(
         "{protocol:?}: {changes} changes {kinds:?} in {verified:.1?} (slowest {slowest:.0?}) and {BURST} in a burst; \
-         {} requests answered, {} failed, {} sent again",
-        report.answered, report.failed, report.resent
+         {} requests answered, {} of them by {STEADY}, {} failed, {} sent again",
+        shop.answered + steady.answered,
+        steady.answered,
+        shop.failed + steady.failed,
+        shop.resent + steady.resent,
     );
+    for (host, report) in [("shop", shop), (STEADY, steady)] {
+        unnoticed(&report, changes).context(host)?;
+    }
+    let silent: Vec<_> = scene
+        .backends
+        .iter()
+        .filter(|backend| backend.requests() == 0)
+        .collect();
+    ensure!(silent.is_empty(), "never asked: {silent:?}");
+    // The less there is to do, the sooner audits follow each other.
+    drop((scene.load, scene.steady));
+    audited(&scene.mesh, protocol, tables)
+}
+
+/// An error if whoever sent these requests noticed a change.
+fn unnoticed(report: &Report, changes: usize) -> Result<()> {
     ensure!(
         report.failed == 0,
         "{} requests failed, the first: {:#?}",
@@ -159,12 +191,6 @@ fn churn(workspace: &Workspace, protocol: Protocol, tables: Tables, changes: usi
         "only {} requests were answered",
         report.answered
     );
-    let silent: Vec<_> = scene
-        .backends
-        .iter()
-        .filter(|backend| backend.requests() == 0)
-        .collect();
-    ensure!(silent.is_empty(), "never asked: {silent:?}");
     Ok(())
 }
 
@@ -215,20 +241,30 @@ spec:
         )
     }
 
-    /// A host that is nothing but a name, for sidecars and at the gateway.
-    fn named(name: u8) -> String {
-        format!(
-            "apiVersion: networking.istio.io/v1
+    /// Hosts that are nothing but names, for sidecars and at the gateway: one alone, and one beside a host that stays. The
+    /// header makes that one's virtual host another with each name.
+    fn names(&self) -> String {
+        let renamed = self.renamed;
+        let virtual_service = |name, hosts: &[String]| {
+            let hosts = hosts.join(", ");
+            format!(
+                "apiVersion: networking.istio.io/v1
 kind: VirtualService
-metadata: {{name: named, namespace: shop}}
+metadata: {{name: {name}, namespace: shop}}
 spec:
-  hosts: [{}]
+  hosts: [{hosts}]
   gateways: [mesh, edge/edge]
   http:
   - route: [{{destination: {{host: shop.shop.svc.cluster.local, subset: v1, port: {{number: 80}}}}}}]
-",
-            host(name)
-        )
+    headers: {{request: {{set: {{renamed: \"{renamed}\"}}}}}}
+---
+"
+            )
+        };
+        let [alone, sibling] = RENAMED.map(|kind| self.name.map(|name| host(kind, name)));
+        let beside: Vec<_> = sibling.into_iter().chain([STEADY.to_owned()]).collect();
+        let alone = alone.map(|host| virtual_service("alone", &[host]));
+        alone.unwrap_or_default() + &virtual_service("siblings", &beside)
     }
 
     fn slices(&self) -> String {
@@ -242,8 +278,8 @@ fn is_there(name: u8) -> bool {
     !name.is_multiple_of(3)
 }
 
-fn host(name: u8) -> String {
-    format!("name-{name}.example")
+fn host(kind: &str, name: u8) -> String {
+    format!("{kind}-{name}.example")
 }
 
 fn extra_address(extra: u8) -> Ipv4Addr {
@@ -289,6 +325,7 @@ spec:
         workspace.write("mesh.yaml", &objects.concat())?;
         workspace.write("weights.yaml", &desired.routes())?;
         workspace.write("endpoints.yaml", &desired.slices())?;
+        workspace.write("names.yaml", &desired.names())?;
         let mesh = Mesh::serve_with(workspace, HUB, options)?;
 
         let addresses: Vec<Ipv4Addr> = pods.iter().map(|(_, at)| *at).collect();
@@ -314,17 +351,20 @@ spec:
         ];
         let outside = mesh.outsider(OUTSIDE)?;
         let inside = proxies[0].net.clone();
-        let clients = (0..2)
-            .flat_map(|_| {
+        let load = |hosts: [&str; 2], pause| {
+            let both = || {
                 [
-                    Client::new(&inside, (SHOP, 80), "shop.shop"),
-                    Client::new(&outside, (GATEWAY, 8080), "shop.example"),
+                    Client::new(&inside, (SHOP, 80), hosts[0]),
+                    Client::new(&outside, (GATEWAY, 8080), hosts[1]),
                 ]
-            })
-            .collect();
-        let load = Load::start(clients, "/", Duration::from_millis(5), |answer| answer);
+            };
+            let clients = (0..2).flat_map(|_| both()).collect();
+            Load::start(clients, "/", pause, |answer| answer)
+        };
+        let steady = load([STEADY; 2], SHORT_PAUSE);
         Ok(Self {
-            load,
+            load: load(["shop.shop", "shop.example"], PAUSE),
+            steady,
             probe: inside,
             outside,
             proxies,
@@ -338,10 +378,7 @@ spec:
         match kind {
             "weights" => workspace.write("weights.yaml", &desired.routes()),
             "endpoints" => workspace.write("endpoints.yaml", &desired.slices()),
-            "names" => match desired.name {
-                Some(name) => workspace.write("names.yaml", &Desired::named(name)),
-                None => workspace.remove("names.yaml"),
-            },
+            "names" => workspace.write("names.yaml", &desired.names()),
             _ => (0..3).try_for_each(|extra| {
                 let name = format!("extra{extra}");
                 let file = format!("{name}.yaml");
@@ -437,23 +474,70 @@ spec:
         Ok(())
     }
 
-    /// The name that is written answers, and the one before it does no more.
+    /// Names that are written answer, and those before them do no more. The host that stays has its new header.
     fn names_follow(&self, desired: &Desired) -> Result<()> {
         let former = desired
             .renamed
             .checked_sub(1)
             .filter(|name| is_there(*name));
-        let names = [(desired.name, true), (former, false)];
-        for (name, wanted) in names {
-            let Some(name) = name else { continue };
-            let host = host(name);
-            let ways = [(&self.probe, (SHOP, 80)), (&self.outside, (GATEWAY, 8080))];
-            for (net, address) in ways {
-                wait::until(&host, LIMIT, || answers(net, address, &host, wanted))?;
+        let ways = [(&self.probe, (SHOP, 80)), (&self.outside, (GATEWAY, 8080))];
+        for (net, address) in ways {
+            for (name, wanted) in [(desired.name, true), (former, false)] {
+                for host in name
+                    .iter()
+                    .flat_map(|name| RENAMED.map(|kind| host(kind, *name)))
+                {
+                    wait::until(&host, LIMIT, || answers(net, address, &host, wanted))?;
+                }
             }
+            wait::until(STEADY, LIMIT, || {
+                let answer = Client::new(net, address, STEADY).get("/")?.json();
+                let renamed = &answer["headers"]["renamed"];
+                let wanted = desired.renamed.to_string();
+                ensure!(*renamed == wanted, "{renamed} instead of {wanted}");
+                Ok(())
+            })?;
         }
         Ok(())
     }
+}
+
+/// Waits until what proxies have was audited after the last change; an error if any audit found something.
+fn audited(mesh: &Mesh<'_>, protocol: Protocol, tables: Tables) -> Result<()> {
+    // Sheets of both proxies: clusters, endpoints, listeners and routes, the hosts of these, and what is inbound. Those for the
+    // state of the world are those for whole tables, so that one audit is enough to know that audits are made.
+    let wanted = match (protocol, tables) {
+        (Protocol::Delta, Tables::Apart) => 12.0,
+        (Protocol::Delta, Tables::Whole) => 10.0,
+        (Protocol::Sotw, _) => 1.0,
+    };
+    let audits = || counter(mesh, "pilotfish_audit_sheets_total");
+    let (start, amid) = (Instant::now(), audits()?);
+    wait::until("audits", AUDITED, || {
+        let more = audits()? - amid;
+        ensure!(more >= wanted, "{more} of {wanted}");
+        Ok(())
+    })?;
+    let differences = counter(mesh, "pilotfish_audit_differences_total")?;
+    let took = start.elapsed();
+    eprintln!(
+        "{amid} audits amid changes and {wanted} more in {took:.1?}: {differences} differences"
+    );
+    ensure!(
+        differences == 0.0,
+        "audits found {differences} differences, see the log"
+    );
+    Ok(())
+}
+
+/// A counter of the control plane. They are written as `1.0`.
+fn counter(mesh: &Mesh<'_>, name: &str) -> Result<f64> {
+    let hub = mesh.fabric.hub();
+    let mut client = Client::new(&hub, mesh.control.monitoring(), "pilotfish");
+    let text = client.get("/metrics")?.text();
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(value.with_context(|| format!("no {name}"))?.parse()?)
 }
 
 /// Whether a host answers is as wanted.

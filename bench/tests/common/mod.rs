@@ -6,6 +6,18 @@ use serde_json::Value;
 
 pub(crate) const BENCH: &str = env!("CARGO_BIN_EXE_pilotfish-bench");
 
+/// Of this type each proxy got something, and of no other type anybody anything.
+pub(crate) fn only(kind: &str, phase: &Value) {
+    for (sent, count) in phase["messages"].as_object().unwrap() {
+        let count = count.as_f64().unwrap();
+        if sent == kind {
+            assert!(count >= 4.0, "{phase:#}");
+        } else {
+            assert!(count == 0.0, "{sent} was sent, too: {phase:#}");
+        }
+    }
+}
+
 /// The tables, what was said besides, and the figures, of a small mesh.
 pub(crate) fn bench(args: &[&str]) -> (String, String, Value) {
     let dir = tempfile::tempdir().unwrap();

@@ -52,8 +52,8 @@ use crate::environment::Environment;
 use crate::logging::Logging;
 use crate::settings::Settings;
 
-/// How long a thread beside the workers waits for work before it ends. A stream that computes hands its worker on to one of
-/// them; when many proxies connect, each leaves behind a stack and a cache of the allocator.
+/// How long a thread beside the workers waits for work before it ends: what computes does so there. Each has a stack and a
+/// cache of the allocator.
 const UNUSED_THREAD_STAYS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -95,8 +95,6 @@ fn serve(args: ServeArgs, started: Instant) -> Result<()> {
     let settings = Settings::resolve(args, &Environment::of_process(), cores)?;
     let logging = Logging::start(&settings.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // As many streams compute at a time as there are cores: one thread is left to read and write.
-        .worker_threads(cores + 1)
         .thread_keep_alive(UNUSED_THREAD_STAYS)
         .enable_all()
         .build()

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
 use crate::limits::{Limits, NewStreams};
@@ -17,13 +18,16 @@ const MEMORY: u32 = 256;
 /// Bytes that take about as long as they take nanoseconds to write, copy and read again.
 const BYTES_A_NANOSECOND: u64 = 1;
 
-/// Gives every new stream the time at which it may start. Streams wait rather than being refused: a refused proxy comes
-/// back, at the cost of another handshake and of a longer wait of its own choosing.
+/// Lets new streams start one after the other. They wait rather than being refused: a refused proxy comes back, at the cost
+/// of another handshake and of a longer wait of its own choosing.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pace: NewStreams,
     cores: u32,
-    most_waiting: u32,
+    /// As many as may wait.
+    places: Semaphore,
+    /// Held by the stream that is next. Whoever leaves the queue lets those behind it move up.
+    first: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -42,7 +46,8 @@ impl Admission {
         let mut admission = Self {
             pace: limits.new_streams,
             cores: u32::try_from(limits.cores).unwrap_or(u32::MAX).max(1),
-            most_waiting: u32::try_from(limits.max_waiting_streams).unwrap_or(u32::MAX),
+            places: Semaphore::new(limits.max_waiting_streams.clamp(1, Semaphore::MAX_PERMITS)),
+            first: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
                 next: now,
                 spent: FIRST_GUESS * GUESS_WEIGHS,
@@ -55,21 +60,23 @@ impl Admission {
         admission
     }
 
-    /// When a stream that comes now may start; none if too many wait.
-    pub(crate) fn slot(&self, now: Instant) -> Option<Slot<'_>> {
+    /// Waits until a stream that comes now may start. None, and at once, if too many wait.
+    pub(crate) async fn admit(&self) -> Option<()> {
+        let _place = self.places.try_acquire().ok()?;
+        let _first = self.first.lock().await;
+        let at = self.next(Instant::now());
+        sleep_until(at).await;
+        // Not before it has started: it may leave while it sleeps.
         let mut state = self.state();
-        let interval = self.interval(&state);
-        let burst = self.burst(interval);
-        let at = state.next.max(now.checked_sub(burst).unwrap_or(now));
-        if at > now + interval.saturating_mul(self.most_waiting) {
-            return None;
-        }
-        state.next = at + interval;
-        Some(Slot {
-            admission: self,
-            at: at.max(now),
-            interval,
-        })
+        state.next = at + self.interval(&state);
+        Some(())
+    }
+
+    /// When the next stream may start; before `now` if there was a quiet time to be made up for.
+    fn next(&self, now: Instant) -> Instant {
+        let state = self.state();
+        let burst = self.burst(self.interval(&state));
+        state.next.max(now.checked_sub(burst).unwrap_or(now))
     }
 
     /// A new stream was sent something: what that took. `first`: for the first time.
@@ -105,109 +112,83 @@ impl Admission {
     }
 }
 
-/// The time at which a stream may start. Whoever leaves before it gives it back: clients that come and go must not make
-/// those wait who stay.
-#[derive(Debug)]
-pub(crate) struct Slot<'a> {
-    admission: &'a Admission,
-    at: Instant,
-    /// What the next stream waits longer because of this one.
-    interval: Duration,
-}
-
-impl Slot<'_> {
-    /// Waits for it.
-    pub(crate) async fn comes(self) {
-        sleep_until(self.at).await;
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        if Instant::now() < self.at {
-            let mut state = self.admission.state();
-            state.next = state.next.checked_sub(self.interval).unwrap_or(state.next);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::task::{JoinHandle, yield_now};
+
     use super::*;
 
-    fn slots(admission: &Admission, now: Instant, n: usize) -> Vec<Option<Slot<'_>>> {
-        (0..n).map(|_| admission.slot(now)).collect()
+    /// A stream that comes: after how many milliseconds it starts, if it is not refused.
+    fn come(admission: &Arc<Admission>, start: Instant) -> JoinHandle<Option<u128>> {
+        let admission = Arc::clone(admission);
+        tokio::spawn(async move {
+            let started = admission.admit().await;
+            started.map(|()| start.elapsed().as_millis())
+        })
     }
 
-    /// How many milliseconds each waits.
-    fn waits(slots: &[Option<Slot<'_>>], now: Instant) -> Vec<Option<u128>> {
-        let wait = |slot: &Option<Slot<'_>>| slot.as_ref().map(|s| (s.at - now).as_millis());
-        slots.iter().map(wait).collect()
+    /// So many that come at once.
+    async fn starts(admission: &Arc<Admission>, count: usize) -> Vec<Option<u128>> {
+        let now = Instant::now();
+        let all: Vec<_> = (0..count).map(|_| come(admission, now)).collect();
+        let mut out = Vec::new();
+        for stream in all {
+            out.push(stream.await.expect("it does not panic"));
+        }
+        out
     }
 
-    #[test]
-    fn a_burst_then_a_rate_then_refusal() {
-        let limits = Limits {
+    fn one_a_second() -> Arc<Admission> {
+        Arc::new(Admission::new(&Limits {
             new_streams: NewStreams::PerSecond(1),
             max_waiting_streams: 2,
             ..Limits::default()
-        };
-        let now = Instant::now() + Duration::from_mins(1);
-        let admission = Admission::new(&limits);
-        let slots = slots(&admission, now, 13);
-        let all = waits(&slots, now);
-        assert_eq!(all[..10], [Some(0); 10]);
-        assert_eq!(all[10..], [Some(1000), Some(2000), None]);
-        let later = now + Duration::from_mins(1);
-        assert_eq!(admission.slot(later).map(|s| s.at), Some(later));
+        }))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_leaves_before_its_time_gives_it_back() {
-        let limits = Limits {
-            new_streams: NewStreams::PerSecond(1),
-            max_waiting_streams: 2,
-            ..Limits::default()
-        };
-        let admission = Admission::new(&limits);
-        let start = Instant::now();
-        let burst = slots(&admission, start, 10);
-        let (leaves, stays) = (admission.slot(start), admission.slot(start));
-        assert!(admission.slot(start).is_none(), "two may wait");
-        drop((leaves, burst));
-        let next = slots(&admission, start, 2);
-        assert_eq!(
-            waits(&next, start),
-            [Some(2000), None],
-            "the burst had come"
-        );
-        drop(next);
-        stays.expect("the second of two").comes().await;
-        let next = slots(&admission, Instant::now(), 2);
-        let used = [Some(2000), Some(3000)];
-        assert_eq!(waits(&next, start), used, "it has used its own");
+    async fn a_burst_then_a_rate_then_refusal() {
+        let admission = one_a_second();
+        let all = starts(&admission, 13).await;
+        assert_eq!(all[..10], [Some(0); 10]);
+        assert_eq!(all[10..], [Some(1000), Some(2000), None]);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert_eq!(starts(&admission, 11).await[9..], [Some(0), Some(1000)]);
     }
 
-    #[test]
-    fn streams_come_as_fast_as_they_can_be_configured() {
-        let limits = Limits {
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_lets_those_behind_move_up() {
+        let admission = one_a_second();
+        let now = Instant::now();
+        starts(&admission, 10).await;
+        let (leaves, stays) = (come(&admission, now), come(&admission, now));
+        yield_now().await;
+        assert_eq!(starts(&admission, 1).await, [None], "two may wait");
+        leaves.abort();
+        assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
+        let comes = come(&admission, now);
+        assert_eq!(stays.await.expect("it stays"), Some(1000));
+        assert_eq!(comes.await.expect("it stays"), Some(2000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_come_as_fast_as_they_can_be_configured() {
+        let admission = Arc::new(Admission::new(&Limits {
             cores: 2,
             ..Limits::default()
-        };
-        let now = Instant::now() + Duration::from_mins(1);
-        let admission = Admission::new(&limits);
+        }));
         let burst = MEMORY as usize;
-        // 5 ms each, as guessed, on two cores.
-        let slots_then = slots(&admission, now, burst + 2);
-        let all = waits(&slots_then, now);
-        assert_eq!(all[burst - 1..], [Some(0), Some(2), Some(5)]);
+        // 5 ms each, as guessed, on two cores; the clock of timers counts in milliseconds.
+        let all = starts(&admission, burst + 2).await;
+        assert_eq!(all[burst - 1..], [Some(0), Some(3), Some(5)]);
         for _ in 0..10_000 {
             admission.spent(Duration::from_millis(30), 0, true);
             admission.spent(Duration::ZERO, 10_000_000, false);
         }
-        let now = now + Duration::from_hours(1);
-        let slots_now = slots(&admission, now, burst + 1000);
-        let all = waits(&slots_now, now);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        let all = starts(&admission, burst + 1000).await;
         assert_eq!(all[burst - 1], Some(0));
         let last = all[burst + 999].expect("nobody is refused");
         assert!((19_900..=20_100).contains(&last), "{last}");

@@ -37,9 +37,8 @@ pub trait Configuration: Send + Sync + 'static {
     /// what it has rather than get a part), `InvalidArgument` for a node that makes no sense.
     fn connect(&self, node: &Node, peer: &Peer) -> Result<Self::Proxy, tonic::Status>;
 
-    /// The resources of one type as of the newest generation, or [`View::unknown`]. May compute for a while, on the thread
-    /// that it is called on; no more than [`Limits::cores`](crate::Limits::cores) calls are under way at a time, so that a
-    /// runtime with one thread more always has one for the sockets.
+    /// The resources of one type as of the newest generation, or [`View::unknown`]. May compute for a while; called where that
+    /// does not hold up other streams, by no more than [`Limits::cores`](crate::Limits::cores) threads at a time.
     fn view(&self, proxy: &mut Self::Proxy, type_url: &TypeUrl) -> View;
 
     /// The same, if nothing has to be computed or waited for.

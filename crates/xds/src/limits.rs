@@ -23,7 +23,7 @@ pub struct Limits {
     pub push_throttle: usize,
     /// How fast new streams are admitted.
     pub new_streams: NewStreams,
-    /// Processors that configuring streams may take; the runtime should have a thread more than that.
+    /// Processors that configuring streams may take.
     pub cores: usize,
     /// New streams that may wait for admission; more are refused.
     pub max_waiting_streams: usize,

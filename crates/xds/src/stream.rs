@@ -7,12 +7,12 @@
 
 use crate::Text;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use pilotfish_protos::envoy::config::core::v3::Node;
 use tokio::sync::{AcquireError, watch};
-use tokio::task::yield_now;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
@@ -103,7 +103,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         peer: peer.address,
         connected_at: SystemTime::now(),
         delta,
-        session: std::sync::Mutex::new(session),
+        session: Mutex::new(session),
     });
     shared.observer.connected(&connection.node_id, &peer);
     shared.registry.add(connection.clone());
@@ -124,7 +124,7 @@ pub(crate) async fn run<C: Configuration, P: Protocol>(shared: Arc<Shared<C>>, o
         generation,
         outbound,
         connection,
-        proxy,
+        proxy: Arc::new(Mutex::new(proxy)),
         shared,
     };
     let (status, stuck) = match stream.serve(&mut inbound, first, &peer).await {
@@ -161,10 +161,8 @@ async fn first_request<C: Configuration, P: Protocol>(
     shared: &Shared<C>,
     inbound: &mut Inbound,
 ) -> Result<(Box<P::Request>, Option<Health>), Status> {
-    let slot = shared.admission.slot(Instant::now());
-    let slot =
-        slot.ok_or_else(|| Status::resource_exhausted("too many streams wait to be admitted"))?;
-    slot.comes().await;
+    let refused = || Status::resource_exhausted("too many streams wait to be admitted");
+    shared.admission.admit().await.ok_or_else(refused)?;
     let mut early = None;
     let first = async {
         loop {
@@ -312,7 +310,8 @@ enum Step {
 struct Stream<C: Configuration, P: Protocol> {
     shared: Arc<Shared<C>>,
     connection: Arc<Connection<P>>,
-    proxy: C::Proxy,
+    /// Lent to the thread that computes; nobody else asks for it meanwhile.
+    proxy: Arc<Mutex<C::Proxy>>,
     outbound: Outbound,
     generation: watch::Receiver<Generation>,
     paces: BTreeMap<TypeUrl, Pace>,
@@ -385,7 +384,7 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         let Received { request, held } = received;
         if self.aggregated {
             if let Some(health) = P::health(&request) {
-                self.shared.config.reported(&mut self.proxy, health);
+                self.shared.config.reported(&mut lock(&self.proxy), health);
                 return Ok(());
             }
             if let Some(mut question) = P::question(&request) {
@@ -513,18 +512,23 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
     /// What the proxy is to have, and since when that was worked on: waiting for one's turn costs nobody anything, and must not
     /// make those who come later wait longer.
     async fn view(&mut self, type_url: &TypeUrl) -> Result<(View, Instant), Status> {
-        let (config, proxy) = (&self.shared.config, &mut self.proxy);
+        let config = &self.shared.config;
         let start = Instant::now();
-        if let Some(view) = config.view_at_hand(proxy, type_url) {
+        if let Some(view) = config.view_at_hand(&mut lock(&self.proxy), type_url) {
             return Ok((view, start));
         }
         let _permit = self.shared.computing.acquire().await.map_err(stopping)?;
-        // No other thread runs the task that this one woke last, mostly to write what was just sent: it goes first.
-        yield_now().await;
         let start = Instant::now();
         // Somebody of the same scope may have computed it while this one waited.
-        let view = config.view_at_hand(proxy, type_url);
-        Ok((view.unwrap_or_else(|| config.view(proxy, type_url)), start))
+        if let Some(view) = config.view_at_hand(&mut lock(&self.proxy), type_url) {
+            return Ok((view, start));
+        }
+        let (config, proxy) = (Arc::clone(config), Arc::clone(&self.proxy));
+        let type_url = type_url.clone();
+        // Not on this thread: it reads and writes for others, too.
+        let view = spawn_blocking(move || config.view(&mut lock(&proxy), &type_url)).await;
+        let failed = |error| Status::internal(format!("the resources cannot be made: {error}"));
+        Ok((view.map_err(failed)?, start))
     }
 
     fn send(
@@ -636,6 +640,10 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         }
         Step::Wait(wait)
     }
+}
+
+fn lock<T>(proxy: &Mutex<T>) -> MutexGuard<'_, T> {
+    proxy.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn stopping(_: AcquireError) -> Status {
