@@ -9,6 +9,7 @@ use pilotfish_xds::{Change, Resource, ResourceSet, View};
 use crate::engine::{Engine, lock};
 use crate::memo::Memo;
 use crate::section::Interners;
+use crate::selectors::Distinctions;
 use crate::sheet::{Sheet, Work};
 
 /// What a look at one sheet found.
@@ -26,6 +27,7 @@ pub struct Audit {
 #[derive(Debug)]
 pub struct Correction {
     world: World,
+    apart: Distinctions,
     snapshot: Arc<Snapshot>,
 }
 
@@ -63,12 +65,13 @@ impl Wrong {
 }
 
 impl Engine {
-    /// Builds one of the sheets in use from the objects, without anything that the engine keeps, and compares. `turn` chooses
+    /// Builds one of the sheets in use from the objects, without anything that the engine keeps, and compares, and so what
+    /// tells proxies apart, which decides whose sheet it is. `turn` chooses
     /// it: callers that count up look at all of them in time, unless sheets come and go. `None` if nobody has asked for any
     /// since the last change. Takes as long as the first proxy of a scope waits after a start, for a moment as much memory
     /// as the world, and holds no lock meanwhile.
     pub fn audit(&self, turn: usize) -> Option<(Audit, Correction)> {
-        let (was, snapshot, generation) = self.now();
+        let (was, snapshot, held_apart, generation) = self.now();
         let live: Vec<_> = lock(&self.sheets)
             .values()
             .filter_map(Weak::upgrade)
@@ -88,18 +91,32 @@ impl Engine {
         let interners = Interners::default();
         let work = Work::new(&shared.section, &world, &mut memo, &interners);
         fresh.refresh(work, None);
+        let mut differences = differences(&held, fresh.set());
+        let apart = Distinctions::of(&snapshot, &world);
+        if held_apart != apart {
+            differences.push(Difference {
+                name: "what tells proxies apart".into(),
+                what: Wrong::Outdated,
+                sources: Arc::default(),
+            });
+        }
         let audit = Audit {
             section: shared.section.name(),
             resources: fresh.set().len(),
-            differences: differences(&held, fresh.set()),
+            differences,
         };
-        Some((audit, Correction { world, snapshot }))
+        let correction = Correction {
+            world,
+            apart,
+            snapshot,
+        };
+        Some((audit, correction))
     }
 
     /// Forgets all that may share a mistake, so that it is built again when it is next asked for; returns the generation that
     /// makes proxies ask. Like [`Engine::apply`], for one writer.
     pub fn heal(&self, correction: Correction) -> u64 {
-        self.start_over(correction.world, &correction.snapshot)
+        self.start_over(correction.world, correction.apart, &correction.snapshot)
     }
 }
 
@@ -234,5 +251,25 @@ spec:
         let applied = bench.write(MESH);
         bench.engine.apply(&applied.snapshot, &applied.changed);
         assert_eq!(bench.endpoints().changes(&before).count(), 0);
+    }
+
+    #[test]
+    fn a_selector_that_was_missed_is_found_and_healed() {
+        let mut bench = Bench::new();
+        bench.endpoints();
+        let sidecar = "
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: narrow, namespace: default}
+spec: {workloadSelector: {labels: {app: shop}}, egress: [{hosts: [nowhere/*]}]}
+";
+        let applied = bench.write(sidecar);
+        bench.engine.apply(&applied.snapshot, &[]);
+        let (found, correction) = bench.audit();
+        let wrong = ("what tells proxies apart".to_owned(), Wrong::Outdated);
+        assert_eq!(found, [wrong]);
+        bench.engine.heal(correction);
+        bench.endpoints();
+        assert_eq!(bench.audit().0, []);
     }
 }

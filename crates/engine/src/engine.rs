@@ -10,15 +10,14 @@ use pilotfish_lower::{
     Client, ClusterScope, Conduct, EndpointScope, Families, InboundScope, ListenerScope, NameScope,
     ProxyKind, RouteScope, SecretScope, Who, conduct, visibility,
 };
-use pilotfish_mesh::service::TrafficDistribution;
-use pilotfish_mesh::{Fact, Reader, Resolution, Service, Settings, Text, World};
+use pilotfish_mesh::{Fact, Reader, Resolution, Settings, Text, World};
 use pilotfish_xds::{ResourceSet, TypeUrl, View};
 use smallvec::SmallVec;
 
 use crate::facts::ProxyFacts;
 use crate::memo::Memo;
 use crate::section::{Interners, Section};
-use crate::selectors::Selectors;
+use crate::selectors::{Distinctions, Selectors, bound_to_nodes, is_bound_to_node};
 use crate::sheet::{Sheet, Work};
 
 /// The label by which endpoints of the same node are preferred; the node is part of the scope if somebody reads it.
@@ -65,14 +64,12 @@ struct State {
     generation: u64,
     /// The facts each of the last generations changed, newest last.
     history: VecDeque<(u64, Arc<[Fact]>)>,
-    selectors: Selectors,
+    apart: Distinctions,
     /// Generation in which scopes may last have changed by other means than facts: labels that count, services bound to nodes.
     rescoped: u64,
     /// Generation in which everything was last forgotten, because there was nothing before it, or the numbers of facts were
     /// taken away: sheets from before forget.
     forgotten: u64,
-    /// Services that are bound to nodes.
-    node_bound: usize,
 }
 
 #[derive(Debug)]
@@ -133,10 +130,6 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn bound_to_node(s: &Service) -> bool {
-    s.node_local || s.traffic_distribution == TrafficDistribution::PreferSameNode
-}
-
 impl Engine {
     /// An engine without objects.
     pub fn new(settings: Settings) -> Self {
@@ -146,10 +139,9 @@ impl Engine {
                 snapshot: Arc::default(),
                 generation: 0,
                 history: VecDeque::new(),
-                selectors: Selectors::default(),
+                apart: Distinctions::default(),
                 rescoped: 0,
                 forgotten: 0,
-                node_bound: 0,
             }),
             sheets: Mutex::default(),
             memos: Mutex::default(),
@@ -176,7 +168,10 @@ impl Engine {
         };
         let next = Arc::new(next);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let mut rescoped = state.selectors.replace_mesh(&old.mesh, &snapshot.mesh);
+        let mut rescoped = state
+            .apart
+            .selectors
+            .replace_mesh(&old.mesh, &snapshot.mesh);
         for key in changed.iter().filter(|k| {
             matches!(
                 k.kind,
@@ -188,6 +183,7 @@ impl Engine {
             )
         }) {
             rescoped |= state
+                .apart
                 .selectors
                 .replace(old.get(key).map(|o| &**o), snapshot.get(key).map(|o| &**o));
         }
@@ -195,17 +191,18 @@ impl Engine {
             if let Fact::Service(id) = fact {
                 let before = Reader::new(&world)
                     .service(id)
-                    .is_some_and(|s| bound_to_node(s));
+                    .is_some_and(|s| is_bound_to_node(s));
                 let after = Reader::new(&next)
                     .service(id)
-                    .is_some_and(|s| bound_to_node(s));
-                let had = state.node_bound > 0;
-                state.node_bound = state.node_bound + usize::from(after) - usize::from(before);
-                rescoped |= had != (state.node_bound > 0);
+                    .is_some_and(|s| is_bound_to_node(s));
+                let bound = &mut state.apart.node_bound;
+                let had = *bound > 0;
+                *bound = *bound + usize::from(after) - usize::from(before);
+                rescoped |= had != (*bound > 0);
             }
         }
         if first {
-            state.node_bound = next.services().filter(|s| bound_to_node(s)).count();
+            state.apart.node_bound = bound_to_nodes(&next);
         }
         state.snapshot = snapshot.clone();
         if facts.is_empty() && !rescoped && !first {
@@ -405,21 +402,23 @@ impl Engine {
         }
     }
 
-    /// The current world, what it was derived from, and its generation.
-    pub(crate) fn now(&self) -> (Arc<World>, Arc<Snapshot>, u64) {
+    /// The current world, what it was derived from, what tells proxies apart in it, and its generation.
+    pub(crate) fn now(&self) -> (Arc<World>, Arc<Snapshot>, Distinctions, u64) {
         let state = self.read();
         (
             state.world.clone(),
             state.snapshot.clone(),
+            state.apart.clone(),
             state.generation,
         )
     }
 
     /// Starts a generation in which everything is built again, from this world unless the objects have changed since.
-    pub(crate) fn start_over(&self, world: World, of: &Arc<Snapshot>) -> u64 {
+    pub(crate) fn start_over(&self, world: World, apart: Distinctions, of: &Arc<Snapshot>) -> u64 {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&state.snapshot, of) {
             state.world = Arc::new(world);
+            state.apart = apart;
         }
         state.advance(Arc::default());
         state.forgotten = state.generation;
@@ -458,17 +457,13 @@ impl Engine {
 
     /// Finds the sheets of a proxy's scope.
     fn scope(&self, proxy: &mut Proxy) {
-        let (world, generation, client_labels, node_bound) = {
+        let (world, generation, apart) = {
             let state = self.read();
-            (
-                state.world.clone(),
-                state.generation,
-                state.selectors.clone(),
-                state.node_bound > 0 || state.selectors.reads(HOSTNAME),
-            )
+            (state.world.clone(), state.generation, state.apart.clone())
         };
+        let node_bound = apart.node_bound > 0 || apart.selectors.reads(HOSTNAME);
         let reader = Reader::new(&world);
-        let sections = sections(&reader, &proxy.facts, &client_labels, node_bound);
+        let sections = sections(&reader, &proxy.facts, &apart.selectors, node_bound);
         let is_newcomer = proxy.sheets.is_none();
         let take = |all: Vec<Section>| -> SharedSheets {
             all.into_iter()

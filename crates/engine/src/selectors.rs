@@ -1,16 +1,51 @@
-//! Which proxy labels matter: those that some selector reads. All others stay out of scopes, so replicas share.
+//! What tells proxies apart besides what they are: labels that some selector reads, and nodes if some service is bound to
+//! them. All else stays out of scopes, so replicas share.
 
 use std::collections::BTreeMap;
 
-use pilotfish_config::Object;
 use pilotfish_config::mesh::MeshConfig;
 use pilotfish_config::networking::{DestinationRule, Gateway, Sidecar, VirtualService};
 use pilotfish_config::security::PeerAuthentication;
-use pilotfish_mesh::{Labels, Text};
+use pilotfish_config::{Object, Snapshot};
+use pilotfish_mesh::service::TrafficDistribution;
+use pilotfish_mesh::{Labels, Service, Text, World};
 
 /// Label keys with the number of selectors that read them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selectors(BTreeMap<Text, usize>);
+
+/// All that tells proxies apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Distinctions {
+    pub(crate) selectors: Selectors,
+    /// Services that are bound to nodes.
+    pub(crate) node_bound: usize,
+}
+
+/// Whether who gets which endpoints of a service depends on their nodes.
+pub(crate) fn is_bound_to_node(service: &Service) -> bool {
+    service.node_local || service.traffic_distribution == TrafficDistribution::PreferSameNode
+}
+
+impl Distinctions {
+    /// As they follow from the objects.
+    pub(crate) fn of(snapshot: &Snapshot, world: &World) -> Self {
+        let mut selectors = Selectors::default();
+        selectors.exchange(Vec::new(), of_mesh(&snapshot.mesh));
+        for object in snapshot.objects.values() {
+            selectors.exchange(Vec::new(), keys(object));
+        }
+        Self {
+            selectors,
+            node_bound: bound_to_nodes(world),
+        }
+    }
+}
+
+/// How many services are bound to nodes.
+pub(crate) fn bound_to_nodes(world: &World) -> usize {
+    world.services().filter(|s| is_bound_to_node(s)).count()
+}
 
 /// Labels that endpoints are compared with.
 fn priorities(written: Option<&Vec<String>>) -> impl Iterator<Item = &str> {

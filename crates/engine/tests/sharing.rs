@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::bench::{Bench, Dump, How, Touched, difference, key, settings, touched};
@@ -349,6 +350,44 @@ fn what_is_touched_in_a_furnished_mesh() {
         .iter()
         .flat_map(|p| names.iter().map(|n| changed(*p, "EDS", n)));
     assert_eq!(touched(&weight, &endpoint), sets.collect::<Vec<_>>());
+}
+
+/// What becomes of Pods and their nodes is a matter of endpoints; only who they run as is one of clusters, which check it.
+#[test]
+fn what_becomes_of_pods_touches_endpoints() {
+    let mut bench = replicas();
+    let pod = replica("p4", "10.0.1.4", "v2");
+    bench.write(&pod);
+    let (ready, not_ready) = (
+        "{addresses: [10.0.1.4]",
+        "{addresses: [10.0.1.4], conditions: {ready: false}",
+    );
+    let mut kinds = |change: &str| -> BTreeSet<&str> {
+        let before = bench.dump();
+        bench.write(change);
+        let touched = touched(&before, &bench.dump());
+        touched.iter().map(|t| t.kind).collect()
+    };
+    let endpoints = BTreeSet::from(["EDS"]);
+    assert_eq!(
+        kinds(&pod.replace(ready, not_ready)),
+        endpoints,
+        "not ready"
+    );
+    assert_eq!(kinds(&pod), endpoints, "ready again");
+    let zone = "
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {topology.kubernetes.io/region: south, topology.kubernetes.io/zone: s-z}}
+";
+    assert_eq!(kinds(zone), endpoints, "its node is elsewhere");
+    assert_eq!(
+        kinds(&pod.replace("version: v2", "version: v1")),
+        endpoints,
+        "of another subset"
+    );
+    let identity = kinds(&pod.replace("clerk", "boss"));
+    assert_eq!(identity, BTreeSet::from(["CDS", "EDS"]), "another account");
 }
 
 #[test]
