@@ -17,7 +17,8 @@ impl Interrupt {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process.
+/// From now on the first SIGINT, SIGTERM or SIGHUP sets a flag instead of ending the process. The second ends it: something may
+/// be in the way of tidying up.
 pub fn watch() -> Result<Interrupt> {
     let interrupt = Interrupt(Arc::new(AtomicBool::new(false)));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -41,14 +42,19 @@ pub fn watch() -> Result<Interrupt> {
             let [int, term, hangup] = &mut signals[..] else {
                 unreachable!("three were made")
             };
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = int.recv() => {}
-                    _ = term.recv() => {}
-                    _ = hangup.recv() => {}
-                }
-            });
+            let mut next = || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = int.recv() => {}
+                        _ = term.recv() => {}
+                        _ = hangup.recv() => {}
+                    }
+                });
+            };
+            next();
             interrupt.0.store(true, Ordering::Relaxed);
+            next();
+            std::process::exit(1);
         }
     });
     Ok(interrupt)

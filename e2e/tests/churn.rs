@@ -36,9 +36,6 @@ const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 1);
 const SHOP: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 1);
 /// Backends of each version; all of them stay alive, as pods do while they drain.
 const EACH: u8 = 5;
-const LIMIT: Duration = Duration::from_secs(10);
-/// For a dozen audits, each with a pause of 200 times what it took.
-const AUDITED: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Where a virtual host is taken away before its successor comes, it is missing for less than a millisecond.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
@@ -416,7 +413,7 @@ spec:
             0 | 100 => (40, 0.0),
             _ => (200, 0.14),
         };
-        wait::until("the share of v2", LIMIT, || {
+        wait::until("the share of v2", SOON, || {
             let share = self
                 .load
                 .share("v2", count, changed)
@@ -439,7 +436,7 @@ spec:
                     .filter(|at| at.octets()[2] == 10 + version)
                     .map(|at| format!("{at}:9080"))
                     .collect();
-                wait::until(&cluster, LIMIT, || {
+                wait::until(&cluster, SOON, || {
                     let hosts = pod.envoy.admin().hosts()?;
                     let has: BTreeSet<String> = hosts
                         .get(&cluster)
@@ -460,7 +457,7 @@ spec:
             let wanted = desired.extras.contains(&extra);
             let host = format!("extra{extra}.shop");
             let cluster = format!("outbound|80||{host}.svc.cluster.local");
-            wait::until(&host, LIMIT, || {
+            wait::until(&host, SOON, || {
                 // A gateway has only the clusters its routes name, so the sidecar is asked.
                 let known = self.proxies[0]
                     .envoy
@@ -487,10 +484,10 @@ spec:
                     .iter()
                     .flat_map(|name| RENAMED.map(|kind| host(kind, *name)))
                 {
-                    wait::until(&host, LIMIT, || answers(net, address, &host, wanted))?;
+                    wait::until(&host, SOON, || answers(net, address, &host, wanted))?;
                 }
             }
-            wait::until(STEADY, LIMIT, || {
+            wait::until(STEADY, SOON, || {
                 let answer = Client::new(net, address, STEADY).get("/")?.json();
                 let renamed = &answer["headers"]["renamed"];
                 let wanted = desired.renamed.to_string();
@@ -507,17 +504,20 @@ fn audited(mesh: &Mesh<'_>, protocol: Protocol, tables: Tables) -> Result<()> {
     // Sheets of both proxies: clusters, endpoints, listeners and routes, the hosts of these, and what is inbound. Those for the
     // state of the world are those for whole tables, so that one audit is enough to know that audits are made.
     let wanted = match (protocol, tables) {
-        (Protocol::Delta, Tables::Apart) => 12.0,
-        (Protocol::Delta, Tables::Whole) => 10.0,
-        (Protocol::Sotw, _) => 1.0,
+        (Protocol::Delta, Tables::Apart) => 12,
+        (Protocol::Delta, Tables::Whole) => 10,
+        (Protocol::Sotw, _) => 1,
     };
     let audits = || counter(mesh, "pilotfish_audit_sheets_total");
     let (start, amid) = (Instant::now(), audits()?);
-    wait::until("audits", AUDITED, || {
-        let more = audits()? - amid;
-        ensure!(more >= wanted, "{more} of {wanted}");
-        Ok(())
-    })?;
+    // Each may take its time: pauses are so many times as long as audits.
+    for count in 1..=wanted {
+        wait::until("an audit", SOON, || {
+            let more = audits()? - amid;
+            ensure!(more >= f64::from(count), "{more} of {wanted}");
+            Ok(())
+        })?;
+    }
     let differences = counter(mesh, "pilotfish_audit_differences_total")?;
     let took = start.elapsed();
     eprintln!(

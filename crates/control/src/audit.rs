@@ -96,7 +96,8 @@ pub(crate) async fn run(plane: Arc<Plane>, interval: Duration) -> Result<()> {
 
 /// Counts what an audit found, and logs it if it is not as it should be.
 fn take(metrics: &Metrics, audit: &Audit, healed: Option<u64>, took: Duration) {
-    metrics.audited(audit.differences.len(), took);
+    let differences = audit.differences.len() + usize::from(audit.mixed_up);
+    metrics.audited(differences, took);
     if healed.is_some() {
         metrics.triggered("audit", 1);
     }
@@ -111,6 +112,16 @@ fn lines(audit: &Audit, healed: Option<u64>) -> Vec<String> {
     let Some(generation) = healed else {
         return Vec::new();
     };
+    let mut lines = Vec::new();
+    if audit.mixed_up {
+        lines.push(format!(
+            "self-audit: the labels or nodes that tell proxies apart are others than those that the configuration reads, so that some proxies may \
+             have had what is for others (healed in generation {generation}). This is a bug of Pilotfish; please report it with this line",
+        ));
+    }
+    if audit.differences.is_empty() {
+        return lines;
+    }
     let head = format!(
         "self-audit: {} of {} resources of {} differ from what the configuration gives (healed in generation {generation}). This is a bug of \
          Pilotfish; please report it with these lines",
@@ -120,7 +131,7 @@ fn lines(audit: &Audit, healed: Option<u64>) -> Vec<String> {
     );
     // Two lines for the head and the rest.
     let named = LINES - 2;
-    let mut lines = vec![head];
+    lines.push(head);
     let each = audit.differences.iter().take(named);
     lines.extend(each.map(|difference| line(audit.section, difference)));
     if audit.differences.len() > named {
@@ -209,6 +220,7 @@ mod tests {
             section: "clusters",
             resources: 100,
             differences: (0..differences).map(difference).collect(),
+            mixed_up: false,
         };
         (audit, (differences > 0).then_some(7))
     }
@@ -243,6 +255,22 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l.starts_with(line)), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn proxies_that_were_mixed_up_are_no_difference_of_a_sheet() {
+        let (mut audit, _) = audit(0);
+        audit.mixed_up = true;
+        let said = lines(&audit, Some(7));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("tell proxies apart") && !said[0].contains("clusters"));
+        let metrics = Metrics::new(std::time::Instant::now());
+        take(&metrics, &audit, Some(7), seconds(1));
+        let text = metrics.text();
+        assert!(
+            text.contains("pilotfish_audit_differences_total 1"),
+            "{text}"
+        );
     }
 
     #[test]

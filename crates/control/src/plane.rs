@@ -167,7 +167,7 @@ impl Plane {
     /// is built again, and proxies are told, in the generation that is returned.
     pub(crate) fn audit(&self, turn: usize) -> Option<(Audit, Option<u64>)> {
         let (audit, correction) = self.engine.audit(turn)?;
-        let healed = (!audit.differences.is_empty()).then(|| {
+        let healed = (!audit.is_clean()).then(|| {
             let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
             let generation = self.engine.heal(correction);
             self.publish(generation);

@@ -303,6 +303,8 @@ impl Writer {
         if due.is_none() && !waited {
             return None;
         }
+        // What waits is in the store already, and is pushed with the rest: it has to be named.
+        let due = due.or_else(|| self.debouncer.drain());
         let held = self.held.take();
         let since = held.as_ref().map(|held| held.since);
         let due = match (held, due) {
@@ -672,5 +674,18 @@ mod tests {
         inputs.send(Input::ConfirmLoss).await.unwrap();
         settle().await;
         assert_eq!((services(&plane), plane.held_back()), (1, None));
+    }
+
+    /// What waits is in the store already: whoever pushes the store names it.
+    #[tokio::test(start_paused = true)]
+    async fn what_came_before_a_confirmed_loss_is_pushed_with_it() {
+        let (plane, inputs, names) = guarded().await;
+        inputs.send(lose(&names[1..])).await.unwrap();
+        settle().await;
+        let before = plane.current();
+        inputs.send(objects(&["late"])).await.unwrap();
+        inputs.send(Input::ConfirmLoss).await.unwrap();
+        settle().await;
+        assert_eq!((services(&plane), plane.current()), (2, before + 1));
     }
 }

@@ -151,8 +151,8 @@ impl Engine {
         }
     }
 
-    /// Takes the next configuration. `changed` are the keys of objects that differ from the last one; mesh configuration
-    /// and networks are compared here.
+    /// Takes the next configuration. `changed` are the keys of all objects that differ from the last one: one that is not
+    /// named is not looked at until it changes again. Mesh configuration and networks are compared here.
     pub fn apply(&self, snapshot: &Arc<Snapshot>, changed: &[ObjectKey]) -> Applied {
         let (world, old) = {
             let state = self.read();

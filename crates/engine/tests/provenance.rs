@@ -249,3 +249,38 @@ spec: {{egress: [{{hosts: ['*/*']}}]}}
     assert!(now.contains("Sidecar/shop/view-b"), "{now:?}");
     assert!(!now.contains("Sidecar/shop/view-a"), "{now:?}");
 }
+
+/// Hosts that are made of the same share a virtual host, whichever Gateways serve them; and it takes all of them to refuse
+/// everything.
+#[test]
+fn virtual_hosts_name_all_their_gateways() {
+    let gateway = |name: &str, redirects: bool| {
+        let tls = if redirects {
+            ", tls: {httpsRedirect: true}"
+        } else {
+            ""
+        };
+        format!(
+            "
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  selector: {{istio: ingress}}
+  servers: [{{port: {{number: 80, name: http, protocol: HTTP}}, hosts: [{name}.example]{tls}}}]
+"
+        )
+    };
+    let both = ["Gateway/shop/one", "Gateway/shop/two"].map(str::to_owned);
+    for (redirects, name) in [
+        (true, "http.80/one.example:80"),
+        (false, "http.80/blackhole:80"),
+    ] {
+        let mut bench = Bench::with(settings(false), proxies::visitors());
+        bench.write(&gateway("one", redirects));
+        bench.write(&gateway("two", redirects));
+        let who = "router, hosts apart";
+        let named = sources(&mut bench, who, &TypeUrl::VirtualHost, name);
+        assert_eq!(named, BTreeSet::from(both.clone()), "{name}");
+    }
+}

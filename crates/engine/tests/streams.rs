@@ -176,7 +176,7 @@ impl Scene {
     /// Incremental state is what it would be from scratch, of one sheet.
     fn audit(&self, turn: usize) -> Result<(), TestCaseError> {
         if let Some((audit, _)) = self.bench.engine.audit(turn) {
-            prop_assert!(audit.differences.is_empty(), "the audit finds {audit:#?}");
+            prop_assert!(audit.is_clean(), "the audit finds {audit:#?}");
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ fn is_for_all(rule: &HttpRoute) -> bool {
 }
 
 /// A VirtualService as far as it decides which services a client sees: its head, and where its routes lead, whatever their
-/// weights and conditions.
+/// weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leads<'w> {
     /// Everything but its routes.
@@ -285,9 +285,9 @@ pub(crate) fn replace(
             }
             Place::GatewayVirtualServices(gateway) => {
                 let before = next.gateway_virtual_services.get(&gateway).cloned();
-                edit(&mut next.gateway_virtual_services, &gateway, &change);
-                let after = next.gateway_virtual_services.get(&gateway);
-                let differs = Head::all(list(before.as_ref())) != Head::all(list(after));
+                let (differs, _) = edit(&mut next.gateway_virtual_services, &gateway, &change);
+                let after = list(next.gateway_virtual_services.get(&gateway));
+                let differs = differs && Head::all(list(before.as_ref())) != Head::all(after);
                 (differs, Fact::GatewayVirtualServiceHeads(gateway))
             }
             Place::Gateways => {

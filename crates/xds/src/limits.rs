@@ -25,7 +25,7 @@ pub struct Limits {
     pub new_streams: NewStreams,
     /// Processors that configuring streams may take.
     pub cores: usize,
-    /// New streams that may wait for admission; more are refused.
+    /// New streams that may wait for admission, at least one; more are refused.
     pub max_waiting_streams: usize,
     /// Streams in all.
     pub max_concurrent_streams: u32,

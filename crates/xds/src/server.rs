@@ -33,7 +33,7 @@ pub(crate) struct Shared<C> {
     pub(crate) admission: Admission,
     pub(crate) permits: Semaphore,
     /// As many as may compute at once. More than cores would be no faster, and each thread keeps memory of its own.
-    pub(crate) computing: Semaphore,
+    pub(crate) computing: Arc<Semaphore>,
     /// Whose long response goes out next.
     pub(crate) turns: Turns,
     pub(crate) registry: Registry,
@@ -120,7 +120,7 @@ impl<C: Configuration> Server<C> {
         let shared = Shared {
             admission: Admission::new(&limits),
             permits: Semaphore::new(limits.push_throttle.clamp(1, Semaphore::MAX_PERMITS)),
-            computing: Semaphore::new(limits.cores.max(1)),
+            computing: Arc::new(Semaphore::new(limits.cores.max(1))),
             turns: Turns::new(limits.cores),
             registry: Registry::default(),
             pool: Arc::default(),

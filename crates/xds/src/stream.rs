@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use pilotfish_protos::envoy::config::core::v3::Node;
-use tokio::sync::{AcquireError, watch};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
@@ -517,7 +517,8 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         if let Some(view) = config.view_at_hand(&mut lock(&self.proxy), type_url) {
             return Ok((view, start));
         }
-        let _permit = self.shared.computing.acquire().await.map_err(stopping)?;
+        let computing = Arc::clone(&self.shared.computing);
+        let permit = computing.acquire_owned().await.map_err(stopping)?;
         let start = Instant::now();
         // Somebody of the same scope may have computed it while this one waited.
         if let Some(view) = config.view_at_hand(&mut lock(&self.proxy), type_url) {
@@ -525,10 +526,19 @@ impl<C: Configuration, P: Protocol> Stream<C, P> {
         }
         let (config, proxy) = (Arc::clone(config), Arc::clone(&self.proxy));
         let type_url = type_url.clone();
-        // Not on this thread: it reads and writes for others, too.
-        let view = spawn_blocking(move || config.view(&mut lock(&proxy), &type_url)).await;
-        let failed = |error| Status::internal(format!("the resources cannot be made: {error}"));
-        Ok((view.map_err(failed)?, start))
+        // Not on this thread: it reads and writes for others, too. The permit goes along, and ends with the work.
+        let computed = spawn_blocking(move || {
+            let _permit = permit;
+            let start = Instant::now();
+            let view = config.view(&mut lock(&proxy), &type_url);
+            (view, start.elapsed())
+        });
+        match computed.await {
+            Ok((view, took)) => Ok((view, Instant::now() - took)),
+            Err(error) if error.is_cancelled() => Err(stopping(())),
+            // Said in the log by whatever handles panics.
+            Err(_) => Err(Status::internal("the resources could not be made")),
+        }
     }
 
     fn send(
@@ -646,6 +656,6 @@ fn lock<T>(proxy: &Mutex<T>) -> MutexGuard<'_, T> {
     proxy.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn stopping(_: AcquireError) -> Status {
+fn stopping<E>(_: E) -> Status {
     Status::unavailable("the server is stopping")
 }

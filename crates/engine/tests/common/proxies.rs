@@ -125,6 +125,15 @@ pub(crate) fn all() -> Vec<(&'static str, ProxyFacts)> {
             ),
         ),
         (
+            "router, hosts apart",
+            node(
+                "router",
+                "10.0.0.9",
+                "shop",
+                &json!({"LABELS": {"app": "web", "istio": "ingress"}, "ISTIO_VERSION": "1.31.0"}),
+            ),
+        ),
+        (
             "stock router",
             stock(node(
                 "router",
@@ -139,7 +148,7 @@ pub(crate) fn all() -> Vec<(&'static str, ProxyFacts)> {
         .map(|(name, node)| (*name, facts(node)))
         .map(|(name, facts)| match name {
             "router" | "cart" => (name, facts.verified()),
-            "IPv6" => (name, facts.with_hosts_apart()),
+            "IPv6" | "router, hosts apart" => (name, facts.with_hosts_apart()),
             _ => (name, facts),
         })
         .collect()
@@ -204,9 +213,22 @@ pub(crate) fn visitors() -> Vec<(&'static str, ProxyFacts)> {
                 &json!({"LABELS": {"istio": "ingress"}}),
             ),
         ),
+        (
+            "router, hosts apart",
+            node(
+                "router",
+                "10.9.9.5",
+                "istio-system",
+                &json!({"LABELS": {"istio": "ingress"}, "ISTIO_VERSION": "1.31.0"}),
+            ),
+        ),
     ];
     nodes
         .iter()
         .map(|(name, node)| (*name, facts(node)))
+        .map(|(name, facts)| match name {
+            "router, hosts apart" => (name, facts.with_hosts_apart()),
+            _ => (name, facts),
+        })
         .collect()
 }

@@ -55,7 +55,7 @@ pub struct Plan {
     /// Hosts that share it because they are made of the same, the most specific first. None: everything is refused.
     hosts: Vec<Text>,
     rules: Vec<Rule>,
-    /// Gateways that serve it, `namespace/name`.
+    /// Gateways that serve it, `namespace/name`. Others that merely stand before it are not named.
     gateways: BTreeSet<Text>,
     /// Port of the server that has it first.
     port: u16,
@@ -187,13 +187,21 @@ pub fn hosts(
         let made_of = rules.map(|r| (r.gateway.clone(), r.key.clone())).collect();
         let alone = (!together).then(|| h.clone());
         // Hosts come in order, so the plan that is kept is the first host's.
-        let group = groups.entry((plan.redirect, made_of, alone));
-        group.or_insert(plan).hosts.push(h);
+        match groups.entry((plan.redirect, made_of, alone)) {
+            Entry::Vacant(new) => new.insert(plan).hosts.push(h),
+            Entry::Occupied(group) => {
+                let group = group.into_mut();
+                group.gateways.extend(plan.gateways);
+                group.hosts.push(h);
+            }
+        }
     }
     let mut out: Vec<Plan> = groups.into_values().collect();
     out.sort();
     if let (true, Some(first)) = (out.is_empty(), servers.first()) {
-        out.push(Plan::new(first));
+        let mut nothing = Plan::new(first);
+        servers.iter().for_each(|b| nothing.through(b));
+        out.push(nothing);
     }
     out
 }

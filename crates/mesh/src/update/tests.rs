@@ -291,7 +291,7 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_change_gives_the_world_that_scratch_gives(batches in proptest::collection::vec(changes(), 1..12)) {

@@ -1,6 +1,7 @@
 //! A real server on loopback, raw clients.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -517,6 +518,50 @@ async fn waiting_for_a_turn_costs_nothing() {
     assert!(sum >= each * clients as u32, "{sum:?}");
     // One core cannot have worked for longer than time has passed; with their waits it would be ten times that.
     assert!(sum < passed * 2, "{sum:?} of {passed:?}");
+}
+
+/// One thread serves all connections here. It must not be the one that computes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_computes_holds_nobody_else_up() {
+    let run = Running::start(limits());
+    let fake = run.fake.clone();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (held, holds) = std::sync::mpsc::channel();
+    // Not on a clock of the runtime, which stands still if all its threads do.
+    let holder = std::thread::spawn(move || {
+        let _stopped = fake.stopped.lock().unwrap();
+        held.send(()).unwrap();
+        stopped.recv_timeout(Duration::from_secs(20)) == Err(RecvTimeoutError::Timeout)
+    });
+    holds.recv().unwrap();
+    let mut waits = run.delta().await;
+    waits.first(&Cluster, &[]).await;
+    wait_until(|| run.fake.views.load(Ordering::Relaxed) == 1).await;
+    // Refused without a view: its node has no name.
+    let mut other = run.delta().await;
+    other.send(DeltaDiscoveryRequest::default()).await;
+    assert_eq!(other.end().await, Code::InvalidArgument);
+    drop(stop);
+    let held_up = holder.join().unwrap();
+    assert!(!held_up, "nobody was answered while one view was made");
+    waits.acked().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_view_that_cannot_be_made_ends_its_stream_and_no_other() {
+    let run = Running::start(Limits {
+        cores: 1,
+        ..limits()
+    });
+    run.fake.panics.store(true, Ordering::Relaxed);
+    let mut client = run.delta().await;
+    client.first(&Cluster, &[]).await;
+    assert_eq!(client.end().await, Code::Internal);
+    wait_until(|| run.server.connections().is_empty()).await;
+    run.fake.panics.store(false, Ordering::Relaxed);
+    let mut client = run.delta().await;
+    client.first(&Cluster, &[]).await;
+    client.acked().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -218,6 +218,10 @@ pub(crate) struct Fake {
     pub(crate) views: AtomicUsize,
     /// How long each takes.
     pub(crate) view_takes: Mutex<Duration>,
+    /// While somebody holds this, views take for ever.
+    pub(crate) stopped: Mutex<()>,
+    /// Making a view fails.
+    pub(crate) panics: AtomicBool,
     /// What was reported: by whom, and what is wrong.
     pub(crate) reports: Mutex<Vec<(String, Option<String>)>>,
 }
@@ -230,6 +234,8 @@ impl Fake {
             ready: AtomicBool::new(true),
             views: AtomicUsize::new(0),
             view_takes: Mutex::default(),
+            stopped: Mutex::default(),
+            panics: AtomicBool::new(false),
             reports: Mutex::default(),
         })
     }
@@ -271,6 +277,8 @@ impl Configuration for Fake {
         if !takes.is_zero() {
             std::thread::sleep(takes);
         }
+        drop(self.stopped.lock().unwrap());
+        assert!(!self.panics.load(Ordering::Relaxed), "as it was told");
         if !t.is_known() || *t == TypeUrl::Workload {
             return View::unknown();
         }
