@@ -200,7 +200,9 @@ pub fn hosts(
     out.sort();
     if let (true, Some(first)) = (out.is_empty(), servers.first()) {
         let mut nothing = Plan::new(first);
-        servers.iter().for_each(|b| nothing.through(b));
+        for b in servers {
+            nothing.through(b);
+        }
         out.push(nothing);
     }
     out
