@@ -15,6 +15,7 @@ use pilotfish_e2e::load::{Load, Report};
 use pilotfish_e2e::mesh::{Mesh, Pod};
 use pilotfish_e2e::net::Net;
 use pilotfish_e2e::proxy::Proxy;
+use pilotfish_e2e::wait::SOON;
 use pilotfish_e2e::yaml::{self, Service};
 use pilotfish_e2e::{case, wait};
 
