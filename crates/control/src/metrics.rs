@@ -184,6 +184,7 @@ pub(crate) struct Metrics {
     config_size: Distributions,
     pieces: Count,
     resources: Count,
+    reached: Count,
     audited_sheets: Count,
     audit_differences: Count,
     audit_time: Histogram,
@@ -334,6 +335,12 @@ impl Metrics {
                 r,
                 "pilotfish_push_resources_total",
                 "Resources that came, went or changed, once for each scope that shares them",
+                Count::default(),
+            ),
+            reached: add(
+                r,
+                "pilotfish_push_proxies_total",
+                "Proxies that were sent something because of a push, once for each push that reached them",
                 Count::default(),
             ),
             audited_sheets: add(
@@ -511,6 +518,11 @@ impl Metrics {
         self.push_time
             .get_or_create(&Type { r#type: kind })
             .observe(took.as_secs_f64());
+    }
+
+    /// A push has reached one proxy more.
+    pub(crate) fn reached(&self) {
+        self.reached.inc();
     }
 
     /// What translation has taken since the start. What was sent is the sum of `pilot_xds_config_size_bytes`.

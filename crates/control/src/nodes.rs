@@ -209,6 +209,9 @@ impl Observer for Nodes {
         self.metrics.converged(push.since);
         if let Some(Generation(generation)) = push.generation {
             self.history.sent(generation, sent(push));
+            if push.first {
+                self.metrics.reached();
+            }
         }
         tracing::debug!(
             target: "ads", node = node_id, resources = push.resources, removed = push.removed, bytes = push.bytes,

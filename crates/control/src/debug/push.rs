@@ -482,8 +482,11 @@ spec:
         let object = serde_json::json!([{"object": "VirtualService/shop/web", "what": "changed", "fields": fields}]);
         assert_eq!(push["objects"], object);
         assert!(push["changedFacts"].as_u64() >= Some(1), "{push:#}");
-        assert!(push["pieces"].as_u64() >= Some(1), "{push:#}");
+        assert_eq!(push["pieces"], 1, "one virtual host, which both share");
         assert_eq!(push["changedResources"], 1, "both proxies share it");
+        let reached = "pilotfish_push_proxies_total 2.0";
+        let metrics = plane.metrics.text();
+        assert!(metrics.lines().any(|l| l == reached), "{metrics}");
         assert_eq!(
             (&push["proxies"], &push["hadEffect"]),
             (&2.into(), &true.into())
