@@ -120,8 +120,8 @@ impl Scene {
         let all = proxies::all();
         let connect = |(which, habits): (Index, Habits)| {
             let (name, facts) = which.get(&all);
-            // One of them gets its hosts one by one whatever is asked, which is for incremental streams only.
-            let delta = habits.delta || *name == "IPv6";
+            // Some get their hosts one by one whatever is asked.
+            let delta = habits.delta || proxies::APART.contains(name);
             let habits = Habits { delta, ..habits };
             // Hosts come one by one to those who speak the incremental protocol, unless the operator says otherwise.
             let apart = habits.delta && habits.star == habits.hasty;

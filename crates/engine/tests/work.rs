@@ -126,3 +126,21 @@ fn a_weight_is_one_virtual_host_and_an_endpoint_one_list_of_endpoints() {
         }
     }
 }
+
+/// A service elsewhere, which the proxy is not told of.
+#[test]
+fn what_a_sidecar_does_not_show_is_no_work() {
+    let elsewhere =
+        |addresses| service(3, addresses).replace("namespace: shop", "namespace: depot");
+    for services in [FEW, MANY] {
+        let mut bench = mesh("sidecar", services, SIDECAR);
+        assert_eq!(work(&mut bench, &elsewhere(1)), (0, 0), "added");
+        assert_eq!(work(&mut bench, &elsewhere(2)), (0, 0), "an endpoint");
+        let mut bench = mesh("sidecar", services, "");
+        assert_ne!(
+            work(&mut bench, &elsewhere(1)),
+            (0, 0),
+            "where all is shown"
+        );
+    }
+}

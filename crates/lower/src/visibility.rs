@@ -141,6 +141,13 @@ impl Egress<'_> {
         }
     }
 
+    /// The namespaces that its hosts name; none if they name all. Services elsewhere are none of its clients' business.
+    fn namespaces(&self) -> Option<BTreeSet<&Text>> {
+        let each = self.hosts.iter().map(|(namespace, _)| namespace);
+        let named = |namespace: &Text| **namespace != *"*";
+        each.map(|ns| named(ns).then_some(ns)).collect()
+    }
+
     /// Whether its hosts name this service.
     pub fn selects(&self, service: &ServiceId) -> bool {
         let named = |list: &[(Text, Text)]| {
@@ -346,7 +353,10 @@ pub fn services<'w>(
     client: &Client,
     egress: &Egress<'_>,
 ) -> Vec<&'w Arc<Service>> {
-    select(reader, reader.services().iter(), client, egress)
+    match egress.namespaces() {
+        None => select(reader, reader.services().iter(), client, egress),
+        Some(some) => select(reader, reader.services_in(some).into_iter(), client, egress),
+    }
 }
 
 /// The same for services that have one port.
@@ -356,8 +366,14 @@ pub fn services_on_port<'w>(
     egress: &Egress<'_>,
     port: u16,
 ) -> Vec<&'w Arc<Service>> {
-    let ids = reader.services_on_port(port);
-    let on_port = ids.iter().filter_map(|id| reader.service(id));
+    let ids: Vec<&ServiceId> = match egress.namespaces() {
+        None => reader.services_on_port(port).iter().collect(),
+        Some(some) => {
+            let listed = reader.services_in(some).into_iter();
+            listed.filter(|s| s.takes(port)).map(|s| &s.id).collect()
+        }
+    };
+    let on_port = ids.into_iter().filter_map(|id| reader.service(id));
     let mut out = select(reader, on_port, client, egress);
     // A host belongs to one service, though that has not this port.
     out.retain(|s| {

@@ -13,6 +13,8 @@ pub enum Fact {
     /// Which services exist, in which order, with which ports, addresses, resolution and visibility: the list, not their
     /// labels, selectors, aliases, identities or preferences.
     Services,
+    /// The same of the services of one namespace.
+    ServicesIn(Text),
     /// One service.
     Service(ServiceId),
     /// Services that have this port, in order.

@@ -11,6 +11,7 @@ use pilotfish_config::{ClusterId, Diagnostic, Kind, Object, ObjectKey};
 
 use crate::host;
 use crate::rules::{Head, Leads, Ranked};
+use crate::update::order;
 use crate::{
     Fact, Locality, NetworkGateway, Service, ServiceEndpoints, ServiceId, Settings, Text, Workload,
     World,
@@ -121,6 +122,26 @@ impl<'w> Reader<'w> {
     pub fn services(&self) -> &'w [Arc<Service>] {
         self.note(Fact::Services);
         &self.world.ordered
+    }
+
+    /// The same of some namespaces alone.
+    pub fn services_in<'n>(
+        &self,
+        namespaces: impl IntoIterator<Item = &'n Text>,
+    ) -> Vec<&'w Arc<Service>> {
+        let mut out = Vec::new();
+        for namespace in namespaces {
+            self.note(Fact::ServicesIn(namespace.clone()));
+            out.extend(
+                self.world
+                    .by_namespace
+                    .get(namespace)
+                    .into_iter()
+                    .flat_map(|s| s.iter()),
+            );
+        }
+        out.sort_by(|a, b| order(a).cmp(&order(b)));
+        out
     }
 
     /// One service.

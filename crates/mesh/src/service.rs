@@ -186,6 +186,12 @@ impl Service {
         streams.or_else(|| of_number.next())
     }
 
+    /// Whether it takes connections at this port. Nothing is done with UDP.
+    pub fn takes(&self, port: u16) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|p| p.number == port && p.protocol != Protocol::Udp)
+    }
+
     /// Its virtual addresses as seen from a cluster; none where it has none. In a cluster that does not have it, the main
     /// address is as good as any: it leads to the proxy, which knows what it stands for.
     pub fn addresses_in(&self, cluster: &str) -> &[Text] {

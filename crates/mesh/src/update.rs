@@ -12,8 +12,8 @@ use crate::local_hosts::LocalHosts;
 use crate::view::{NETWORK, node_locality, system_namespace};
 use crate::world::Update;
 use crate::{
-    Fact, Protocol, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation,
-    discovery, index, network, rules,
+    Fact, Service, ServiceEndpoints, ServiceId, Text, World, alias, allocation, discovery, index,
+    network, rules,
 };
 
 /// What has to be derived again.
@@ -71,7 +71,7 @@ fn listed(service: &Service) -> impl PartialEq + '_ {
 }
 
 /// The order of services: older first, then by name and namespace.
-fn order(service: &Service) -> impl Ord + '_ {
+pub(crate) fn order(service: &Service) -> impl Ord + '_ {
     (
         service.created,
         &service.name,
@@ -433,22 +433,42 @@ impl<'a> Step<'a> {
     fn lists(&mut self, changes: &[Change<'a>]) {
         let mut ports: BTreeSet<u16> = BTreeSet::new();
         let mut hosts: BTreeSet<&Text> = BTreeSet::new();
+        let mut namespaces: BTreeSet<&Text> = BTreeSet::new();
         let mut gone: BTreeSet<&ServiceId> = BTreeSet::new();
         let mut come: Vec<&Arc<Service>> = Vec::new();
         let mut moved = false;
         for (old, new) in changes {
             gone.extend(old.map(|old| &old.id));
             come.extend(new);
+            let both = old.iter().copied().chain(new);
+            namespaces.extend(both.map(|service| &service.id.namespace));
             if old.map(|o| listed(o)) == new.as_deref().map(listed) {
                 continue;
             }
             moved = true;
             for service in old.iter().copied().chain(new) {
+                let namespace = service.id.namespace.clone();
+                self.facts.insert(Fact::ServicesIn(namespace));
                 hosts.insert(&service.id.host);
                 ports.extend(service.ports.iter().map(|port| port.number));
             }
         }
         come.sort_by(|a, b| order(a).cmp(&order(b)));
+        for namespace in namespaces {
+            let lists = &mut self.next.by_namespace;
+            let old = lists.get(namespace).cloned().unwrap_or_default();
+            let kept = old.iter().filter(|service| !gone.contains(&service.id));
+            let mut fresh = come
+                .iter()
+                .copied()
+                .filter(|s| s.id.namespace == *namespace);
+            let list = merged(kept, fresh.by_ref(), |a, b| order(a) < order(b));
+            if list.is_empty() {
+                lists.remove(namespace);
+            } else {
+                lists.insert(namespace.clone(), Arc::new(list));
+            }
+        }
         if moved {
             let kept = self
                 .next
@@ -476,15 +496,11 @@ impl<'a> Step<'a> {
             _ => false,
         };
         for number in ports {
-            let has = |service: &Service| {
-                let mut ports = service.ports.iter();
-                ports.any(|port| port.number == number && port.protocol != Protocol::Udp)
-            };
             let old = self.next.by_port.get(&number).cloned().unwrap_or_default();
             let kept = old.iter().filter(|id| !gone.contains(id));
             let fresh = come
                 .iter()
-                .filter(|service| has(service))
+                .filter(|service| service.takes(number))
                 .map(|service| &service.id);
             let list = Some(merged(kept, fresh, before)).filter(|list| !list.is_empty());
             if put(&mut self.next.by_port, &number, list) {

@@ -82,6 +82,8 @@ pub struct World {
     pub(crate) services: OrdMap<ServiceId, Arc<Service>>,
     /// The same services, oldest first.
     pub(crate) ordered: Arc<Vec<Arc<Service>>>,
+    /// The same by namespace.
+    pub(crate) by_namespace: OrdMap<Text, Arc<Vec<Arc<Service>>>>,
     pub(crate) by_host: OrdMap<Text, Arc<Vec<ServiceId>>>,
     pub(crate) by_port: OrdMap<u16, Arc<Vec<ServiceId>>>,
     pub(crate) endpoints: OrdMap<ServiceId, Arc<ServiceEndpoints>>,
@@ -123,6 +125,7 @@ impl World {
             networks: snapshot.networks.clone(),
             services: OrdMap::new(),
             ordered: Arc::default(),
+            by_namespace: OrdMap::new(),
             by_host: OrdMap::new(),
             by_port: OrdMap::new(),
             endpoints: OrdMap::new(),

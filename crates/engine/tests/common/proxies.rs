@@ -16,6 +16,9 @@ const STOCK: [&str; 9] = [
     "envoy.retry_host_predicates.previous_hosts",
 ];
 
+/// Those that take virtual hosts one by one, which is for incremental streams only.
+pub(crate) const APART: [&str; 2] = ["IPv6", "router, hosts apart"];
+
 pub(crate) fn facts(node: &Value) -> ProxyFacts {
     let any = pilotfish_protos::json::from_json("envoy.config.core.v3.Node", node).unwrap();
     ProxyFacts::from_node(&prost::Message::decode(any.value).unwrap()).unwrap()
@@ -148,7 +151,7 @@ pub(crate) fn all() -> Vec<(&'static str, ProxyFacts)> {
         .map(|(name, node)| (*name, facts(node)))
         .map(|(name, facts)| match name {
             "router" | "cart" => (name, facts.verified()),
-            "IPv6" | "router, hosts apart" => (name, facts.with_hosts_apart()),
+            name if APART.contains(&name) => (name, facts.with_hosts_apart()),
             _ => (name, facts),
         })
         .collect()
@@ -227,7 +230,7 @@ pub(crate) fn visitors() -> Vec<(&'static str, ProxyFacts)> {
         .iter()
         .map(|(name, node)| (*name, facts(node)))
         .map(|(name, facts)| match name {
-            "router, hosts apart" => (name, facts.with_hosts_apart()),
+            name if APART.contains(&name) => (name, facts.with_hosts_apart()),
             _ => (name, facts),
         })
         .collect()

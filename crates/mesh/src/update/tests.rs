@@ -9,8 +9,9 @@ use pilotfish_config::networking::VirtualService;
 use pilotfish_config::{ClusterId, Kind, Object, ObjectKey, Snapshot, parse};
 use proptest::prelude::*;
 
+use super::listed;
 use crate::rules::{Head, Leads, Ranked};
-use crate::{Fact, Settings, World};
+use crate::{Fact, Service, Settings, World};
 
 /// Versions that objects may have, by key.
 static VERSIONS: LazyLock<BTreeMap<ObjectKey, Vec<Arc<Object>>>> = LazyLock::new(|| {
@@ -181,6 +182,11 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
     if list(a) != list(b) {
         out.insert(Fact::Services);
     }
+    let same_list = |a: &Arc<Vec<Arc<Service>>>, b: &Arc<Vec<Arc<Service>>>| {
+        a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| listed(a) == listed(b))
+    };
+    let namespaces = differences(&a.by_namespace, &b.by_namespace, same_list);
+    out.extend(namespaces.into_iter().map(Fact::ServicesIn));
     out.extend(
         differences(&a.services, &b.services, |a, b| a == b)
             .into_iter()
@@ -303,9 +309,11 @@ proptest! {
             let fresh = scratch(&next);
             prop_assert_eq!(facts(&update.world, &fresh), BTreeSet::new());
             prop_assert_eq!(&*update.world.ordered, &*fresh.ordered);
+            prop_assert_eq!(&update.world.by_namespace, &fresh.by_namespace);
             let unasked = world.begin(&next, &changed);
             prop_assert_eq!(facts(&unasked, &fresh), BTreeSet::new());
             prop_assert_eq!(&*unasked.ordered, &*fresh.ordered);
+            prop_assert_eq!(&unasked.by_namespace, &fresh.by_namespace);
             let reported: BTreeSet<Fact> = update.changed.iter().cloned().collect();
             let mut differing = facts(&world, &update.world);
             // The list shows a little more of a service than this test compares.
