@@ -58,6 +58,7 @@ fn is_joined(kind: &str, old: &Resource, without: &[Arc<Resource>]) -> bool {
     let table = |r: &Resource| r.name.split_once('/').unwrap().0.to_owned();
     let alone = || domains(old);
     kind == "VHDS"
+        && table(old).starts_with("http")
         && without
             .iter()
             .filter(|new| table(new) == table(old))

@@ -127,11 +127,11 @@ fn a_weight_is_one_virtual_host_and_an_endpoint_one_list_of_endpoints() {
     }
 }
 
-/// A service elsewhere, which the proxy is not told of.
+/// A service in a namespace that no Sidecar here names.
 #[test]
 fn what_a_sidecar_does_not_show_is_no_work() {
     let elsewhere =
-        |addresses| service(3, addresses).replace("namespace: shop", "namespace: depot");
+        |addresses| service(99, addresses).replace("namespace: shop", "namespace: depot");
     for services in [FEW, MANY] {
         let mut bench = mesh("sidecar", services, SIDECAR);
         assert_eq!(work(&mut bench, &elsewhere(1)), (0, 0), "added");
@@ -143,4 +143,14 @@ fn what_a_sidecar_does_not_show_is_no_work() {
             "where all is shown"
         );
     }
+}
+
+/// A service on a port of its own leaves listeners and tables of other ports alone, whether or not a Sidecar shows it.
+#[test]
+fn a_new_port_is_work_for_that_port() {
+    let added = service(99, 1).replace("number: 80", "number: 9090");
+    let works = ["", SIDECAR].map(|more| work(&mut mesh("sidecar", FEW, more), &added));
+    assert_eq!(works[0], works[1]);
+    let many = work(&mut mesh("sidecar", MANY, SIDECAR), &added);
+    assert_eq!(works[1], many, "however many there are");
 }

@@ -368,10 +368,7 @@ pub fn services_on_port<'w>(
 ) -> Vec<&'w Arc<Service>> {
     let ids: Vec<&ServiceId> = match egress.namespaces() {
         None => reader.services_on_port(port).iter().collect(),
-        Some(some) => {
-            let listed = reader.services_in(some).into_iter();
-            listed.filter(|s| s.takes(port)).map(|s| &s.id).collect()
-        }
+        Some(some) => reader.services_on_port_in(some, port),
     };
     let on_port = ids.into_iter().filter_map(|id| reader.service(id));
     let mut out = select(reader, on_port, client, egress);

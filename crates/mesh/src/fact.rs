@@ -19,6 +19,8 @@ pub enum Fact {
     Service(ServiceId),
     /// Services that have this port, in order.
     Port(u16),
+    /// The same of the services of one namespace.
+    PortIn(Text, u16),
     /// Services of this host name.
     Host(Text),
     /// The endpoints of a service.

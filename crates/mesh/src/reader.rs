@@ -164,6 +164,23 @@ impl<'w> Reader<'w> {
         self.world.by_port.get(&port).map_or(&[], |v| v.as_slice())
     }
 
+    /// The same of some namespaces alone.
+    pub fn services_on_port_in<'n>(
+        &self,
+        namespaces: impl IntoIterator<Item = &'n Text>,
+        port: u16,
+    ) -> Vec<&'w ServiceId> {
+        let mut out = Vec::new();
+        for namespace in namespaces {
+            self.note(Fact::PortIn(namespace.clone(), port));
+            let ids = self.world.by_port_in.get(&(namespace.clone(), port));
+            out.extend(ids.into_iter().flat_map(|ids| ids.iter()));
+        }
+        let order = |id: &ServiceId| self.world.services.get(id).map(|s| order(s));
+        out.sort_by(|a, b| order(a).cmp(&order(b)));
+        out
+    }
+
     /// Endpoints of a service.
     pub fn endpoints(&self, id: &ServiceId) -> Option<&'w Arc<ServiceEndpoints>> {
         self.note(Fact::Endpoints(id.clone()));

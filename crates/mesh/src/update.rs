@@ -1,6 +1,6 @@
 //! From one world to the next.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -434,6 +434,7 @@ impl<'a> Step<'a> {
         let mut ports: BTreeSet<u16> = BTreeSet::new();
         let mut hosts: BTreeSet<&Text> = BTreeSet::new();
         let mut namespaces: BTreeSet<&Text> = BTreeSet::new();
+        let mut ports_in: BTreeSet<(&Text, u16)> = BTreeSet::new();
         let mut gone: BTreeSet<&ServiceId> = BTreeSet::new();
         let mut come: Vec<&Arc<Service>> = Vec::new();
         let mut moved = false;
@@ -450,19 +451,24 @@ impl<'a> Step<'a> {
                 let namespace = service.id.namespace.clone();
                 self.facts.insert(Fact::ServicesIn(namespace));
                 hosts.insert(&service.id.host);
-                ports.extend(service.ports.iter().map(|port| port.number));
+                for port in &service.ports {
+                    ports.insert(port.number);
+                    ports_in.insert((&service.id.namespace, port.number));
+                }
             }
         }
         come.sort_by(|a, b| order(a).cmp(&order(b)));
+        let mut fresh: BTreeMap<&Text, Vec<&Arc<Service>>> = BTreeMap::new();
+        for service in &come {
+            let namespace = fresh.entry(&service.id.namespace);
+            namespace.or_default().push(service);
+        }
         for namespace in namespaces {
             let lists = &mut self.next.by_namespace;
             let old = lists.get(namespace).cloned().unwrap_or_default();
             let kept = old.iter().filter(|service| !gone.contains(&service.id));
-            let mut fresh = come
-                .iter()
-                .copied()
-                .filter(|s| s.id.namespace == *namespace);
-            let list = merged(kept, fresh.by_ref(), |a, b| order(a) < order(b));
+            let come = fresh.get(namespace).into_iter().flatten().copied();
+            let list = merged(kept, come, |a, b| order(a) < order(b));
             if list.is_empty() {
                 lists.remove(namespace);
             } else {
@@ -505,6 +511,18 @@ impl<'a> Step<'a> {
             let list = Some(merged(kept, fresh, before)).filter(|list| !list.is_empty());
             if put(&mut self.next.by_port, &number, list) {
                 self.facts.insert(Fact::Port(number));
+            }
+        }
+        for (namespace, number) in ports_in {
+            let key = (namespace.clone(), number);
+            let lists = &mut self.next.by_port_in;
+            let old = lists.get(&key).cloned().unwrap_or_default();
+            let kept = old.iter().filter(|id| !gone.contains(id));
+            let come = fresh.get(namespace).into_iter().flatten();
+            let come = come.filter(|s| s.takes(number)).map(|s| &s.id);
+            let list = Some(merged(kept, come, before)).filter(|list| !list.is_empty());
+            if put(lists, &key, list) {
+                self.facts.insert(Fact::PortIn(key.0, number));
             }
         }
         for host in hosts {

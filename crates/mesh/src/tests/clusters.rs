@@ -251,6 +251,7 @@ fn a_change_elsewhere_costs_what_it_touches() {
     let update = alone.update(&both, &new);
     let mut facts = vec![
         Fact::Services,
+        Fact::ServicesIn("shop".into()),
         Fact::Service(web_id.clone()),
         Fact::Endpoints(web_id.clone()),
         Fact::Identities(web_id.clone()),

@@ -202,6 +202,8 @@ fn facts(a: &World, b: &World) -> BTreeSet<Fact> {
             .into_iter()
             .map(Fact::Port),
     );
+    let ports_in = differences(&a.by_port_in, &b.by_port_in, |a, b| a == b).into_iter();
+    out.extend(ports_in.map(|(namespace, port)| Fact::PortIn(namespace, port)));
     out.extend(
         differences(&a.endpoints, &b.endpoints, |a, b| a == b)
             .into_iter()
